@@ -89,7 +89,7 @@ std::vector<std::string> ResultsOf(const std::vector<std::string>& attempts, Exi
 }
 
 std::vector<std::string> Shorten(std::vector<std::string> messages) {
-  // One more is shown instead of counted, so that shortening twice changes nothing.
+  // Shows the last message instead of a count of one, so that shortening twice changes nothing.
   if (messages.size() <= kMaxMessages + 1) return messages;
   const std::string rest = fmt::format("... and {} more", messages.size() - kMaxMessages);
   messages.resize(kMaxMessages);

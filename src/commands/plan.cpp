@@ -39,7 +39,7 @@ constexpr size_t kProgramWidth = 120, kOperandIndent = 18, kLabelIndent = 12;
 /// The name of a lane's axis: sends of a stage to its neighbours count as "pp".
 std::string AxisName(const std::string& lane) { return lane == "pp-send" ? "pp" : lane; }
 
-/// The smallest of the common sizes of a GPU's memory that is enough, and how much the next smaller one lacks.
+/// The smallest common size of GPU memory that suffices, and how much the next smaller one lacks.
 void PrintFitOfGpus(int64_t arena_bytes, int64_t outside_bytes) {
   constexpr std::array<int, 6> kSizes = {16, 24, 40, 80, 141, 192};
   const auto left = [&](int size) { return size - static_cast<double>(arena_bytes + outside_bytes) / kGiga; };
@@ -122,7 +122,7 @@ void PrintMemory(const WorldPlan& plan) {
   }
 }
 
-/// The reasons for which GPUs compute attention by our own kernels.
+/// The reasons why GPUs use our own attention kernels.
 std::set<std::string> ReasonsForPlainAttention(const WorldPlan& plan) {
   std::set<std::string> reasons;
   if (plan.training.deck.run.device != RunDevice::kCuda) return reasons;
@@ -232,7 +232,7 @@ void PrintTimes(const Prediction& prediction, const Figures& figures) {
       DurationText(figures.exposed_us), DurationText(slowest.idle_us));
 }
 
-/// With --cluster: planned for its device and timed.
+/// With --cluster: plans for the cluster's device and times the step.
 int PlanOnCluster(const PlanOptions& options, const CountedSteps& counted, int ranks) {
   const LoadedDeck& loaded = counted.loaded;
   const Prediction prediction = Predict(loaded.deck, ranks, ChooseTarget(loaded, options.cluster), {});

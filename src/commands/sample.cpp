@@ -76,7 +76,7 @@ Continued Continue(const SampleOptions& options, const TextForm& form, const Tex
       file->Append(tokens[static_cast<size_t>(at)], logits);
     };
   TextForm::Shower shower(form);
-  // The prompt goes through the stream, which may need what is before a token.
+  // Pushes the prompt through the stream, which may need the context of a token.
   for (size_t i = 0; !options.ids && i < tokens.size(); ++i) shower.Push(tokens[i]);
   Continued result;
   Show(result, prompt.shown);
@@ -103,7 +103,7 @@ int SampleCommand(const SampleOptions& options) {
   const std::string dir = Resolve(options.checkpoint, std::filesystem::path(options.checkpoint).parent_path());
   const std::string folder = options.tensorboard ? FolderOfTexts(options, dir) : "";
   const Deck deck = SamplingDeck(dir);
-  WaitBriefly(deck);  // before prompts are read, which can be read once
+  WaitBriefly(deck);  // before prompts are read, which is possible only once
   const TextForm form(options, deck, dir);
   if (options.stop && !form.end())
     throw UserError(ExitStatus::kDeck, "command line: --stop: it is not known which token ends a text");
@@ -112,7 +112,7 @@ int SampleCommand(const SampleOptions& options) {
   int64_t longest = 1;
   for (const TextForm::Prompt& prompt : prompts) longest = std::max(longest, std::ssize(prompt.tokens));
   Sampler sampler(deck, dir, longest, longest + options.tokens - 1);
-  // Told to people, not to programs that read both outputs.
+  // Only for people; programs read both outputs.
   if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "espalier: {}: checksums agree; {}\n", dir, kNotProved);
   std::optional<LogitsFile> file;
   if (!options.logits.empty()) file.emplace(options.logits, prompts.size(), deck.model.vocab);

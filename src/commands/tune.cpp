@@ -140,7 +140,7 @@ class Printer {
   const int ranks_;
 };
 
-/// The chosen deck with a comment of what was predicted for it.
+/// The chosen deck with a comment about its predicted results.
 std::string ChosenDeck(const TuneResult& result, const Deck& deck, const Cluster& cluster, int ranks) {
   const Candidate& choice = result.ranking[result.choice];
   const Rates rates = RatesOf(choice, ranks, cluster);

@@ -77,7 +77,7 @@ class ClusterReader {
     return "unknown key" + (nearest.empty() ? KeysOfSection(setting.name) : DidYouMean(nearest));
   }
 
-  /// By its spelling, or the same name in another section.
+  /// The nearest name by spelling, or the same name in another section.
   static std::string NearestName(const std::string& name, const std::vector<std::string>& names) {
     const std::string own = name.substr(name.rfind('.') + 1);
     for (const std::string& other : names)

@@ -50,7 +50,7 @@ class RowReader::Fields {
       Refuse(setting->place, setting->shown, fault);
   }
 
-  /// True if there was no error, unknown names included. After the last Get.
+  /// True if there was no error; unknown names are errors. Call it after the last Get.
   bool Finish() {
     for (const RawSetting& setting : row_.settings) {
       const std::string name = setting.name.substr(row_.section.size() + 1);

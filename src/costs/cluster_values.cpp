@@ -47,7 +47,7 @@ struct Column {
 };
 Column Whole(const Allowed& allowed) { return {allowed, true}; }
 
-/// What is wrong with a row of a list, and in which column.
+/// The error of a row of a list, with its column.
 std::string FaultOf(const std::vector<double>& row, const std::vector<Column>& columns) {
   constexpr std::string_view kPlaces[] = {"first", "second", "third"};
   for (size_t i = 0; i < row.size(); ++i) {

@@ -1,4 +1,4 @@
-// Values of cluster files: from what is written to a field, and back to TOML.
+// Values of cluster files: converts settings to fields, and fields to TOML.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-/// Rows of a table that a key may be interpolated between, and how far away they are.
+/// A row that a key may be interpolated from, and its distance.
 struct Neighbour {
   const KernelKey* key = nullptr;
   double measured_us = 0;

@@ -12,7 +12,7 @@ namespace espalier {
 inline constexpr size_t kNeighbours = 4;
 /// Each size of a neighbour differs by at most this factor.
 inline constexpr double kNeighbourFactor = 8;
-/// A size is at most this factor outside of the range of those that were measured.
+/// A size may be outside the range of measured sizes by at most this factor.
 inline constexpr double kBeyondFactor = 2;
 
 using KernelFormula = std::function<double(const LocalOp& op, bool accumulate)>;  ///< us

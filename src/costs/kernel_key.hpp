@@ -8,8 +8,8 @@
 
 namespace espalier {
 
-/// An op that owns what a LocalOp refers to. Dims that a kernel treats as one (batch and sequence of a matmul) are one
-/// here: the first has extent 1.
+/// An op that owns the objects to which a LocalOp refers. Dims that a kernel treats as one (batch and sequence of a
+/// matmul) are one here: the first has extent 1.
 struct RebuiltOp {
   Op op;
   std::vector<Shape> inputs, outputs;

@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-/// Where a conversation is.
+/// The place of a conversation.
 struct Place : ConversationLine {
   int64_t file = 0;
 };
@@ -86,7 +86,7 @@ class ConversationSource final : public TokenSource {
   std::vector<DataFile> files_;
   std::vector<Place> places_;  ///< in the order of the files
   int64_t seq_len_, vocab_;
-  int64_t tokens_ = 0;  ///< that samples have
+  int64_t tokens_ = 0;  ///< tokens of all samples
   PackedDocuments packed_;
   OpenFiles open_;
 };

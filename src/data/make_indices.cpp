@@ -1,5 +1,5 @@
 // The files without an index, one after the other, are cut into cells of kBlockBytes. Ranks take equal numbers of
-// cells, whatever files they are of: many small files and one huge one are the same.
+// cells, independent of file boundaries, so many small files and one huge one take the same time.
 #include <algorithm>
 #include <optional>
 
@@ -72,7 +72,7 @@ std::vector<CountedPart> Count(const std::vector<Uncounted>& files, const DataSe
   OpenFiles open;
   FileErrors errors;
   std::vector<CountedPart> parts;
-  int64_t cells = 0;  // before the file
+  int64_t cells = 0;  // number of cells before the file
   for (size_t k = 0; k < files.size(); cells += files[k++].Cells()) {
     const int64_t from = std::max(begin - cells, int64_t{0}), to = std::min(end - cells, files[k].Cells());
     if (from >= to) continue;
@@ -99,7 +99,7 @@ class IndicesWriter {
   void Finish() { MoveTo(std::ssize(files_)); }
 
  private:
-  /// Also past files without a block.
+  /// Also skips files without a block.
   void MoveTo(int64_t file) {
     while (file_ < file) {
       if (writer_) writer_->Commit();

@@ -16,8 +16,9 @@ struct PackedDocuments {
   std::span<const int64_t> Of(int64_t sample) const;
 };
 
-/// Packs documents of these lengths, each at most `capacity`. A sample takes the first document that is left, and then
-/// each of the next kPackingAhead ones that still fits: the same for the same lengths, in time linear in their number.
+/// Packs documents of these lengths, each at most `capacity`. A sample takes the first remaining document, and then
+/// each of the next kPackingAhead ones that still fits. The result depends only on the lengths; the time is linear in
+/// their number.
 PackedDocuments PackDocuments(std::span<const int64_t> lengths, int64_t capacity);
 
 inline constexpr size_t kPackingAhead = 256;

@@ -60,7 +60,7 @@ class Sampler {
   const std::function<void()>& before_file_;
   int64_t end_bytes_ = 0, total_ = 0;
   size_t at_ = 0;      ///< the file of the current block
-  int64_t first_ = 0;  ///< bytes of all files before it
+  int64_t first_ = 0;  ///< bytes of all files before the current one
   std::vector<char> buffer_;
 };
 

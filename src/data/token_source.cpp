@@ -89,7 +89,7 @@ std::vector<Segment> OpenAll(const std::vector<std::string>& paths, const DataSe
   return segments;
 }
 
-/// Lines the segments up; returns the number of tokens.
+/// Concatenates the segments; returns the number of tokens.
 int64_t Arrange(std::vector<Segment>& segments) {
   int64_t tokens = 0;
   for (size_t i = 0; i < segments.size(); ++i) {

@@ -14,10 +14,10 @@
 namespace espalier {
 namespace {
 
-/// model.head_dim is what it is where nobody sets it: dim / heads, or 1 if that is no whole number.
+/// model.head_dim has its default value: dim / heads, or 1 if that is no integer.
 bool HeadDimIsDerived(const Deck::Model& m) { return m.head_dim == (m.dim % m.heads == 0 ? m.dim / m.heads : 1); }
 
-/// Rotary positions turn elements of a head in pairs.
+/// Rotary positions rotate pairs of a head's elements.
 std::string HeadsDivideDim(const Deck& deck) {
   const auto& m = deck.model;
   const bool pairs = m.family == Family::kLlama;
@@ -39,7 +39,7 @@ std::string HeadDimIsEven(const Deck& deck) {
                      m.head_dim + 1);
 }
 
-/// The keys of llama that gpt2 has no counterpart of.
+/// The keys of llama without a counterpart in gpt2.
 std::string Gpt2HasFixedForm(const Deck& deck) {
   const auto& m = deck.model;
   if (m.family != Family::kGpt2) return "";
@@ -53,7 +53,7 @@ std::string Gpt2HasFixedForm(const Deck& deck) {
   return wrong.empty() ? "" : fmt::format("does not have {}; leave it out", fmt::join(wrong, ", nor "));
 }
 
-/// Places of dropout that only GPT-2 has.
+/// Positions of dropout that only GPT-2 has.
 std::string DropsOnlyInGpt2(const Deck& deck, double rate) {
   if (rate == 0 || deck.model.family == Family::kGpt2) return "";
   return fmt::format(
@@ -97,7 +97,7 @@ std::string YarnHasABase(const Deck& deck) {
                                                                    : "";
 }
 
-/// Less than a second would end healthy jobs.
+/// A limit below a second would end healthy jobs.
 std::string WatchdogWaitsASecond(const Deck& deck) {
   const auto& run = deck.run;
   return run.watchdog_s == 0 || run.watchdog_s >= 1 ? "" : "must be 0 (off) or at least 1";
@@ -146,7 +146,7 @@ std::string EndTokenIsInTheVocabulary(const Deck& deck) {
   return fmt::format("must be a token: allowed are -1 (none) and 0 to {} (model.vocab - 1)", deck.model.vocab - 1);
 }
 
-/// Documents of flat ids end with a token alone. A sample has several conversations.
+/// Documents of flat ids can only end with a token. A sample has several conversations.
 std::string DocumentsAreKnown(const Deck& deck) {
   const auto& data = deck.data;
   if (data.format == DataFormat::kChat && !data.isolate_documents)
@@ -201,7 +201,7 @@ std::string MicrobatchesComeOutWhole(const Deck& deck) {
   return DivisionFault(deck, deck.batch.global, NextBatch(deck));
 }
 
-/// By how many sequences the batch grows in all; 0 without a ramp.
+/// The number of sequences by which the batch grows in total; 0 without a ramp.
 int64_t RiseOf(const Deck::Batch& batch) {
   return batch.ramp_start == 0 ? 0 : std::max<int64_t>(0, batch.global - batch.ramp_start);
 }
@@ -225,7 +225,7 @@ std::string RampEndsAtGlobal(const Deck& deck) {
 
 std::string RampStartComesOutWhole(const Deck& deck) { return DivisionFault(deck, deck.batch.ramp_start); }
 
-/// Its default is ramp_start, which has been checked then.
+/// Its default is ramp_start, which has already been checked.
 std::string RampStepComesOutWhole(const Deck& deck) {
   const auto& b = deck.batch;
   return RiseOf(b) == 0 || b.ramp_step == b.ramp_start ? "" : DivisionFault(deck, b.ramp_step);
@@ -262,7 +262,7 @@ std::string ChunksHaveRows(const Deck& deck) {
       deck.batch.micro, deck.model.seq_len, deck.parallel.cp, rows, rows);
 }
 
-/// "all_to_all" turns parts of a sequence with all of a tp rank's heads into whole sequences with some of them.
+/// "all_to_all" exchanges parts of sequences with all of a tp rank's heads for whole sequences with some of the heads.
 std::string AllToAllHasHeads(const Deck& deck) {
   const auto& p = deck.parallel;
   const auto& m = deck.model;
@@ -340,7 +340,7 @@ std::string ReduceKeepsShards(const Deck& deck) {
          "shards parameters only)";
 }
 
-/// Where parameters are sharded. A group of one would keep them whole.
+/// Regather groups need sharded parameters. A group of one would keep them whole.
 std::string GroupsShareOutShards(const Deck& deck) {
   const auto& p = deck.parallel;
   const bool sharded = p.zero == 3 && deck.recompute.regather != Regather::kNever && p.dp_shard > 1;

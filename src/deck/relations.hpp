@@ -11,7 +11,7 @@
 namespace espalier {
 
 struct Relation {
-  std::vector<std::string_view> keys;  ///< the keys it reads; an error is reported at the first
+  std::vector<std::string_view> keys;  ///< keys that it reads; an error is reported at the first
   std::string (*broken)(const Deck&);  ///< empty if the relation holds, otherwise what is wrong and what is allowed
 };
 
@@ -21,10 +21,10 @@ const std::vector<Relation>& DeckRelations();
 /// A step of `sequences` sequences on `data_parallel` ranks; `tokens` is left out (0).
 BatchShape DivideBatch(int64_t sequences, int64_t micro, int64_t data_parallel);
 
-/// The smallest fp32 of full precision.
+/// The smallest normal fp32.
 inline constexpr double kMinFloat = std::numeric_limits<float>::min();
 
-/// Limits on the size of a deck (sizes.cpp); in both lists.
+/// Limits on the size of a deck (sizes.cpp); both lists contain them.
 const std::vector<Relation>& SizeRelations();
 inline constexpr double kMaxStepBytes =
     double(int64_t{1} << 58);  ///< limit of all tensors and messages of a step, over all ranks

@@ -24,9 +24,9 @@ struct SchedulingAttributes {
   uint64_t runtime_ns = 0, deadline_ns = 0, period_ns = 0;
 };
 
-/// This thread, and those that it starts, use little of a core and soon get one when they wake: their timers are exact
-/// to a microsecond, and they ask for short turns (Linux 6.12 and later). Both are wishes: without them times are less
-/// exact.
+/// This thread, and the threads that it starts, use little of a core and are scheduled soon when they wake: their
+/// timers are exact to a microsecond, and they request short time slices (Linux 6.12 and later). Both are hints:
+/// without them times are less exact.
 void WakePromptly() {
   prctl(PR_SET_TIMERSLACK, 1000UL);
   SchedulingAttributes attributes;

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-/// No number of a run is as large: sums, squares and lengths of axes stay finite.
+/// No valid number of a run is as large: sums, squares and lengths of axes stay finite.
 constexpr double kHuge = 1e100;
 
 bool IsHuge(const json& value) { return value.is_number() && std::abs(value.get<double>()) > kHuge; }
@@ -26,7 +26,7 @@ bool HasHuge(const json& line) {
   });
 }
 
-/// What a line lacks or has wrong; "" if it can be read.
+/// Why a line cannot be read; "" if it can.
 std::string WhyUnread(const json& line) {
   if (line.is_discarded()) return "is no JSON";
   if (!line.is_object()) return "is no object";

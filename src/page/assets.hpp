@@ -1,4 +1,4 @@
-// The style sheets and the script of the page: page.css, chart.css and page.js as they are in the source tree.
+// The style sheets and the script of the page: page.css, chart.css and page.js unchanged from the source tree.
 #pragma once
 
 namespace espalier {

@@ -28,7 +28,7 @@ class Html {
   void Paragraph(std::string_view text);
   /// A note about missing data, and how to get them.
   void Note(std::string_view text);
-  /// A table that is wider than the screen is scrolled by itself.
+  /// A table that is wider than the screen scrolls separately.
   void Add(const Table& table);
   /// A folded table: its title opens it.
   void AddFolded(std::string_view title, const Table& table);

@@ -10,8 +10,8 @@ namespace espalier {
 
 class EventFile {
  public:
-  /// Creates a file of its own in `folder`. TensorBoard then drops what earlier files have of `first_step` and later
-  /// steps. Nothing throws: if the file cannot be created or written, there is a complaint, and it ends there.
+  /// Creates a new file in `folder`. TensorBoard then drops the values of `first_step` and later steps in earlier
+  /// files. Nothing throws: if the file cannot be created or written, there is a complaint, and writing ends.
   EventFile(const std::string& folder, int64_t first_step, double time);
   ~EventFile();
   EventFile(const EventFile&) = delete;
@@ -22,11 +22,11 @@ class EventFile {
   /// the last line's. Nulls are left out.
   void Add(std::string_view line, double time);
 
-  /// Why the file ends here, once; empty if it does not.
+  /// Why writing ended, once; empty if it did not.
   std::string TakeComplaint();
 
  private:
-  /// TensorBoard drops what was written before of this step and later ones.
+  /// TensorBoard drops earlier values of this step and later ones.
   void BeginSession(int64_t step, double time);
   void Write(const std::string& event);
 

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-/// "0.31s" where whole seconds would say little.
+/// "0.31s" for times that whole seconds would not describe well.
 std::string ShortDuration(double seconds) {
   constexpr double kShort = 9.995;
   return seconds < kShort ? fmt::format("{:.2f}s", seconds) : HumanDuration(seconds);

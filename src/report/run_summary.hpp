@@ -1,4 +1,4 @@
-// The lines at the end of a run that say what this start has done.
+// The lines at the end of a run that summarize this start.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class RunSummary {
   Sums first_, others_;
   Losses training_, validation_;
   int64_t saves_ = 0, failed_saves_ = 0, saved_bytes_ = 0;
-  double data_ms_ = 0, save_ms_ = 0;  ///< that training waited
+  double data_ms_ = 0, save_ms_ = 0;  ///< time that training waited
   int64_t spikes_ = 0, skips_ = 0, rollbacks_ = 0;
   int64_t peak_bytes_ = 0, peak_rank_ = 0, outside_bytes_ = 0;
 };

@@ -1,4 +1,4 @@
-// Where a clock and a transfer are at the present moment.
+// The current state of a clock and of a transfer.
 #pragma once
 
 #include <array>
@@ -31,10 +31,10 @@ struct ClockState {
   std::array<int, kLaneCount> done{};           ///< finished instructions
   std::array<uint32_t, kLaneCount> transfer{};  ///< transfer per lane in `transferring`
   std::array<LaneState, kLaneCount> state{};
-  std::array<LaneBits, kLaneCount> waiters{};  ///< by lane: lanes that are blocked by it
+  std::array<LaneBits, kLaneCount> waiters{};  ///< by lane: lanes that it blocks
   std::array<uint8_t, kLaneCount> sharers{};   ///< per lane in `transferring`: transfers at its port, itself included
   LaneBits transferring = 0;
-  bool touched = false;                          ///< something changed at this moment
+  bool touched = false;                          ///< something changed at the current moment
   std::array<std::array<uint8_t, 2>, 2> load{};  ///< transfers by port (node, network) and direction (out, in)
 
   uint32_t version = 0;  ///< version of the event at which the kernel ends
@@ -42,7 +42,7 @@ struct ClockState {
   double left_us = 0;    ///< time left for the kernel at rate 1, from `since_us`
   double since_us = 0;
 
-  // The breakdown up to `accounted_us`, and what goes on since then.
+  // The breakdown up to `accounted_us`, and the activities since then.
   double accounted_us = 0;
   Breakdown total;
   int8_t exposed = -1;  ///< CommAxis or -1
@@ -58,10 +58,10 @@ struct ClockState {
 struct Meeting {
   double work_us = 0;  ///< the highest cost of its members
   double slow = 1;     ///< the highest factor of its members
-  double left_us = 0;  ///< with the ports to itself, from `since_us`
+  double left_us = 0;  ///< remaining time without sharing ports, from `since_us`
   double since_us = 0;
   uint32_t version = 0;
-  uint32_t arrived = 0;  ///< members whose lanes are at it
+  uint32_t arrived = 0;  ///< members whose lanes have reached it
   int first = -1;        ///< the member that arrived first; for a pair: the receiver
   int share = 0;         ///< it gets 1 / share of its ports; 0: not started
   bool flying = false;

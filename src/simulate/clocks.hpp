@@ -18,7 +18,7 @@ class Clocks {
   /// `world` and `cluster` outlive it.
   Clocks(const World& world, const Cluster& cluster, const SimulateOptions& options);
 
-  /// Runs to the end. Throws InvariantError where programs do not match or nothing can go on.
+  /// Runs to the end. Throws InvariantError if programs do not match, or on a deadlock.
   void Run();
 
   const std::vector<ClockState>& states() const { return clocks_; }
@@ -28,7 +28,7 @@ class Clocks {
   std::vector<std::vector<Span>>& spans() { return spans_; }
 
  private:
-  // Lanes: they go on as far as they can.
+  // Lanes advance as far as they can.
   void Advance(int clock, int lane);
   void StartKernel(int clock);
   void ArriveAtGroup(int clock, int lane);

@@ -47,7 +47,7 @@ struct LaneItems {
   int Length(int lane) const { return begin[lane + 1] - begin[lane]; }
 };
 
-/// Families that are new are appended to `families`, of which a world has at most 32.
+/// Appends new families to `families`; a world has at most 32.
 LaneItems ReadLanes(std::shared_ptr<const Program> program, std::vector<Family>& families);
 
 }  // namespace espalier::simulate

@@ -52,8 +52,8 @@ struct World {
   }
 };
 
-/// Costs by place: `cost_of` is called for the lowest rank of every class of equal costs, one entry per instruction.
-/// With `by_place` false ranks of equal programs have equal costs wherever they are.
+/// Costs by place: `cost_of` is called for the lowest rank of every class of equal costs and returns one entry per
+/// instruction. With `by_place` false, ranks of equal programs have equal costs independently of their places.
 World MakeWorld(const WorldPrograms& programs, int ranks_per_node, bool by_place,
                 const std::function<std::vector<InstructionCost>(int rank)>& cost_of, const SimulateOptions& options);
 

@@ -14,7 +14,7 @@ struct Decoder {
   size_t strip_spaces = 0;                                       ///< removed at the start of a text
 };
 
-/// Throws UserError (kData) for a decoder that is not supported.
+/// Throws UserError (kData) for an unsupported decoder.
 Decoder ReadDecoder(const JsonReader& json);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// Regular expressions of tokenizer.json. Hugging Face matches them with Oniguruma, this with PCRE2.
+// Regular expressions of tokenizer.json. Hugging Face matches them with Oniguruma, this program with PCRE2.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace espalier {
 
-/// A part of a text: whether the pattern matches it.
+/// A part of a text, and whether the pattern matches it.
 struct Part {
   std::string_view text;
   bool matches;
@@ -31,7 +31,7 @@ class Pattern {
   Pattern& operator=(const Pattern&) = delete;
   ~Pattern();
 
-  /// Cuts `text` (valid UTF-8) into matches and what is between them; no part is empty.
+  /// Cuts `text` (valid UTF-8) into matches and the text between them; no part is empty.
   void Split(std::string_view text, std::vector<Part>& parts) const;
 
  private:

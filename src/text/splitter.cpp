@@ -40,7 +40,7 @@ Join JoinForward(bool (*with_previous)(bool is_match, bool previous_is_match)) {
   };
 }
 
-/// Joins each match with the part after it.
+/// Merges each match with the part after it.
 void JoinWithNext(std::vector<Part>& parts) {
   std::vector<Part> joined;
   bool previous = false;
@@ -108,7 +108,7 @@ Cut Inverted(Cut cut) {
   };
 }
 
-/// A space before every word, or before the first one, that has none.
+/// Adds a space before every word, or before the first one, unless it has one.
 SplitStep PrependTo(bool first_only, const std::string& what) {
   return [=](Words& words) {
     for (Word& word : words.list)

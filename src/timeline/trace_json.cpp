@@ -1,5 +1,5 @@
 // Chrome's trace event format ("Trace Event Format", Google 2016), as Perfetto reads it. Times are in microseconds with
-// three decimals: nanoseconds.
+// three decimals, so in nanoseconds.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -34,7 +34,7 @@ struct fmt::formatter<espalier::Time> {
 namespace espalier {
 namespace {
 
-constexpr size_t kBytesPerSpan = 320;  // about; most are shorter
+constexpr size_t kBytesPerSpan = 320;  // approximate; most are shorter
 
 /// Lane order from 1: Perfetto takes thread 0 of process 0 for the idle thread of a machine.
 int ThreadOf(Lane lane) { return static_cast<int>(lane) + 1; }
@@ -133,8 +133,8 @@ class TraceWriter {
     }
   }
 
-  /// An arrow leaves where the send begins and arrives in the last nanosecond of the recv: an end must be inside of the
-  /// event that it belongs to.
+  /// An arrow starts at the begin of the send and ends in the last nanosecond of the recv: an end must be inside its
+  /// event.
   void WriteArrowEnd(const SpanAt& at, int id, bool leaves) {
     const Track& track = timeline_.tracks[static_cast<size_t>(at.track)];
     const Span& span = track.spans[static_cast<size_t>(at.span)];

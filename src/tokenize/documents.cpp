@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMaxGrid = int64_t{64} << 10, kMaxLine = int64_t{1} << 30, kBlock = int64_t{1} << 20;
 
-/// The lines that begin in a slice, whole: from the first line end before it to the first one at its end.
+/// The whole lines that begin in a slice: from the first line end before it to the first one at its end.
 std::string WholeLines(const Slice& slice, int64_t& begin) {
   begin = std::max<int64_t>(0, slice.begin - 1);
   std::string text = ReadRange(slice.path, begin, slice.end);

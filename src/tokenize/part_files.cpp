@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A part's file: this, then int32 ids.
+/// A part's file: this header, then int32 ids.
 struct Header {
   std::array<char, 8> magic = {'E', 'S', 'P', 'P', 'A', 'R', 'T', '1'};
   int64_t tokens = 0, documents = 0, bad_lines = 0;

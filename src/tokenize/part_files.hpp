@@ -16,8 +16,8 @@ struct PartSummary {
   int64_t tokens = 0, documents = 0, bad_lines = 0;
 };
 
-/// Owns the folder: one process at a time. Throws UserError: kFault for what cannot be written, kData for a folder in
-/// use, and for one of another job.
+/// Owns the folder: one process at a time. Throws UserError: kFault for a failed write, kData for a folder that is in
+/// use or belongs to another job.
 class PartFiles {
  public:
   /// `job` lists everything on which the ids depend, one item per line.
@@ -26,7 +26,7 @@ class PartFiles {
   PartFiles& operator=(const PartFiles&) = delete;
   ~PartFiles();
 
-  /// The part, if it is done and its file is whole.
+  /// The part, if it is finished and its file is whole.
   std::optional<PartSummary> Find(int64_t part) const;
   /// Writes a part under a temporary name and renames it.
   void Write(int64_t part, const PartTokens& tokens) const;

@@ -81,7 +81,7 @@ class Counter {
   StageFlights flights_;
   InFlight now_;
   int forwards_ = 0;            // forwards of the first chunk
-  std::vector<int> backwards_;  // by chunk, with the one that comes next
+  std::vector<int> backwards_;  // by chunk, including the next one
   std::map<std::tuple<size_t, Role, size_t>, InFlight> most_;
 };
 

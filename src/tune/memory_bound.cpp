@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kMaster = 4;  // bytes of an fp32 element
 
-/// Workspace of a message in which `others` more ranks have a shard, packed and unpacked (CommWorkspaceBytes): a shard
-/// for or from each of them, plus their own shards.
+/// Workspace of a message in which `others` more ranks have a shard (CommWorkspaceBytes): a packed shard for or from
+/// each of them, and their own shards.
 int64_t WorkspaceOf(int64_t whole, int64_t shard, int64_t others) { return others * shard + whole - shard; }
 
 PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, const Layout& layout) {

@@ -22,7 +22,7 @@ bool IsFaster(const Scored& a, const Scored& b) {
   return std::tie(a.us, a.layout, a.split) < std::tie(b.us, b.layout, b.split);
 }
 
-/// A deck for the cluster's device, with a number for dp_shard where the other degrees leave one.
+/// A deck for the cluster's device, with a number for dp_shard if the other degrees allow one.
 Deck DeckFor(Deck deck, int ranks, const Cluster& cluster) {
   deck.run.device = cluster.device == DeviceKind::kCuda ? RunDevice::kCuda : RunDevice::kCpu;
   const Deck::Parallel& p = deck.parallel;
@@ -129,7 +129,7 @@ class Search {
     scorer_of_ = std::move(scorer_of);
   }
 
-  /// Variants of the fastest that the space does not have: layers balanced by time, and the deck's own; parameters
+  /// Variants of the fastest that are not in the space: layers balanced by time, and the deck's own split; parameters
   /// gathered earlier or later.
   void Refine() {
     for (size_t i = 0, n = std::min(kRefined, scored_.size()); i < n; ++i) {
@@ -162,7 +162,7 @@ class Search {
     scorer_of_.push_back(scorer);
   }
 
-  /// With what the deck does not say by itself.
+  /// The layout's name, plus keys that the deck does not set itself.
   std::string NameOf(const Scored& scored) const {
     std::string name = ToString(scored.layout);
     if (!scored.split.empty()) name += " own split";

@@ -36,7 +36,7 @@ struct PendingWait {
   std::vector<int> group;          ///< including itself
   std::vector<int> missing, past;  ///< ranks of the group
 
-  /// All have arrived but those that are past it: only they can be to blame.
+  /// Whether all have arrived except the ranks that are past it: only these can be at fault.
   bool PastAlone() const { return !past.empty() && missing.empty(); }
 };
 
@@ -212,7 +212,7 @@ class Diagnoser {
            Blame(Fault::kWentPast, first.past.front(), first);
   }
 
-  /// Follows the waits from rank to rank, to one that waits for nobody.
+  /// Follows the waits from rank to rank, up to one that waits for nobody.
   bool FollowMissing() {
     for (int start = 0; start < static_cast<int>(statuses_.size()); ++start) {
       std::set<int> seen;

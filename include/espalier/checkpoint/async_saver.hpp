@@ -21,7 +21,7 @@ std::vector<int64_t> StagingBytes(const std::vector<StateTensor>& tensors, const
 struct SaveOutcome {
   int64_t step = 0;
   bool committed = false;
-  SaveResult result;                 ///< valid if committed; blocked_ms always is
+  SaveResult result;                 ///< valid if committed; blocked_ms is always valid
   std::vector<std::string> reasons;  ///< why it is not committed
 };
 
@@ -35,9 +35,9 @@ class AsyncSaver {
   };
 
   /// Collective. `writers` is a separate world for the writer threads, over the same ranks; without it saves are
-  /// synchronous. They also are, on every rank, if one rank has no room for its staging buffer, whose memory is touched
-  /// here. A state on a device is always staged: UserError (kDoesNotFit) if there is no room. `tensors`, `mesh` and the
-  /// memory of `local` must outlive it.
+  /// synchronous. Saves are also synchronous, on every rank, if one rank has no room for its staging buffer, whose
+  /// memory is touched here. A state on a device is always staged: UserError (kDoesNotFit) if there is no room.
+  /// `tensors`, `mesh` and the memory of `local` must outlive it.
   AsyncSaver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
              const Mesh& mesh, World& world, std::unique_ptr<World> writers);
   /// Waits for the save in flight.

@@ -59,7 +59,7 @@ struct SaveResult {
 };
 
 /// Call before any other thread starts. Stops HDF5 from locking files (this module owns its directories) and from
-/// touching partly written files at exit. The first save calls it if nobody has.
+/// touching partly written files at exit. The first save calls it unless it was called before.
 void InitializeStorage();
 
 /// Saves as `checkpoints_dir`/step-NNNNNNNN, and keeps the newest `keep` (>= 1) of this checkpoint and its ancestors.
@@ -136,7 +136,7 @@ struct VerifyReport {
 /// Reads every byte of a checkpoint against its checksums. Throws UserError (kData) if there is no usable MANIFEST.
 VerifyReport VerifyCheckpoint(const std::string& dir);
 
-/// What Describe prints besides step, samples, layout and sizes.
+/// Optional parts of a description; step, samples, layout and sizes are always printed.
 struct Details {
   bool tensors = false;  ///< files and tensors
   bool deck = false;

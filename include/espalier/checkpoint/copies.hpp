@@ -31,7 +31,7 @@ using StateChecksums = std::map<std::string, uint32_t>;
 /// them after it (SumOthers).
 class Copies {
  public:
-  /// Collective arguments as of Save; `tensors` and the memory of `local` must outlive this.
+  /// Collective; arguments as for Save. `tensors` and the memory of `local` must outlive this.
   Copies(const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local, const Mesh& mesh,
          World& world);
 
@@ -52,8 +52,8 @@ class Copies {
     int tensor;  ///< index into the tensors
     int64_t bytes;
     int first;     ///< the first of the ranks that hold it
-    bool shared;   ///< by several ranks
-    bool written;  ///< by this rank
+    bool shared;   ///< several ranks hold it
+    bool written;  ///< this rank writes it
     uint32_t crc = 0;
   };
 

@@ -55,7 +55,7 @@ struct Metadata {
   std::optional<Proof> proof = {};      ///< none in checkpoints of version 0.1
   std::optional<DataSeen> data = {};    ///< none in checkpoints before 0.3.1
   std::optional<Lineage> lineage = {};  ///< none in format 1, which versions before 0.3.1 wrote
-  std::vector<StepSeen> window = {};    ///< that the guard compares the next step with, oldest first; only format 3
+  std::vector<StepSeen> window = {};  ///< steps with which the guard compares the next one, oldest first; only format 3
   std::shared_ptr<const Tokenizer> tokenizer = {};  ///< stored as files; null: none. Only ReadTokenizer reads it
 };
 
@@ -99,7 +99,8 @@ struct Manifest {
   const ManifestFile* FindFile(std::string_view file) const;  ///< nullptr if there is none
   int64_t Bytes() const;                                      ///< size of all files without the MANIFEST
   int64_t Parameters() const;                                 ///< elements of "parameters/..."
-  int Format() const;  ///< the oldest format that can say all of it, so that older programs read what they understand
+  int Format() const;  ///< the oldest format that can hold all of it, so that older programs read the files that they
+                       ///< understand
 };
 
 /// The text; its last line has the CRC-32C of all lines before. ParseManifest(Print(m)) prints the same text.
@@ -112,7 +113,7 @@ struct ManifestHead {
   std::optional<Lineage> lineage;
 };
 
-/// Parses only the first lines, from at least kMaxHeadBytes of the text or all of it, without its checksum. Throws like
+/// Parses the header only and checks no checksum. `text` is at least kMaxHeadBytes long or the whole file. Throws like
 /// ParseManifest.
 ManifestHead ParseManifestHead(std::string_view text, std::string_view where);
 inline constexpr int64_t kMaxHeadBytes = 256;

@@ -10,7 +10,7 @@ namespace espalier {
 class RunLock {
  public:
   RunLock() = default;
-  /// Creates the directory if it is missing. Throws UserError (kFault) naming the holder of the lock. If the file
+  /// Creates the directory if it is missing. Throws UserError (kFault) that names the holder of the lock. If the file
   /// system does not support locks it warns and continues without.
   explicit RunLock(const std::string& dir);
   ~RunLock();

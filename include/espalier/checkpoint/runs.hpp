@@ -23,7 +23,7 @@ class Runs {
   int64_t To() const { return to_at_; }
 
  private:
-  Shape from_strides_, to_strides_;  ///< elements, of the outer dims
+  Shape from_strides_, to_strides_;  ///< strides in elements, for the outer dims
   Shape extents_;                    ///< outer dims of the intersection
   Shape index_;
   int64_t count_ = 0, from_at_ = 0, to_at_ = 0;

@@ -30,12 +30,13 @@ void OnAllRanks(World& world, const std::function<void()>& work, const FailureRu
 /// Rank 0 does `work`; all ranks return its result, or throw if it failed.
 std::string OnRankZero(World& world, const std::function<std::string()>& work, const FailureRules& rules = {});
 
-/// Every rank does `work`, and nobody throws yet: rank 0 gets how it went on each rank, the others nothing.
+/// Every rank does `work`, and none throws yet: rank 0 gets the outcome of each rank, the others nothing.
 std::vector<std::string> GatherAttempts(World& world, const std::function<std::string()>& work, ExitStatus status);
 /// The results of the attempts, by rank; throws AgreedError with the messages of all ranks that failed.
 std::vector<std::string> ResultsOf(const std::vector<std::string>& attempts, ExitStatus status);
 
-/// An AgreedError has at most this many messages under AnyFailureIs, and then how many more there are.
+/// Under AnyFailureIs, the largest number of messages that an AgreedError lists; then it gives the number of further
+/// ones.
 inline constexpr size_t kMaxMessages = 20;
 std::vector<std::string> Shorten(std::vector<std::string> messages);
 

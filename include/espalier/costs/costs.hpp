@@ -22,8 +22,8 @@ struct Cost {
   CostSource source = CostSource::kFormula;
 };
 
-/// The port of a rank that a transfer occupies. Transfers at the same port at the same time share its bandwidth, each
-/// direction by itself: a send goes out, a recv comes in, a collective does both.
+/// The port of a rank that a transfer occupies. Transfers at the same port at the same time share its bandwidth,
+/// separately in each direction: a send goes out, a recv comes in, a collective does both.
 enum class Port : uint8_t { kNone, kNode, kNetwork };
 
 class Costs {

@@ -29,7 +29,7 @@ struct DataFile {
 struct Sample {
   std::vector<int32_t> tokens;     ///< seq_len + 1
   std::vector<int64_t> documents;  ///< tokens at which a document begins, rising; 0 is the first, also if the document
-                                   ///< goes on from the sample before
+                                   ///< continues from the previous sample
   std::vector<uint8_t> uncounted;  ///< 1 for each token that is not a counted target; empty: all count
 };
 
@@ -65,7 +65,7 @@ struct Packing {
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
-  /// (tokens - 1) / seq_len but for conversations; at least 1.
+  /// (tokens - 1) / seq_len, except for conversations; at least 1.
   virtual int64_t samples() const = 0;
   virtual int64_t tokens() const = 0;
   virtual int64_t seq_len() const = 0;
@@ -74,7 +74,7 @@ class TokenSource {
   /// Reads 0 <= sample < samples(). Throws UserError (kData) with file and place if a file can no longer be read, or a
   /// token id is out of range. One thread at a time.
   virtual void Read(int64_t sample, Sample& out) = 0;
-  /// Reads the sample at `position` >= 0 of a run: the same for every layout, and whatever was read before.
+  /// Reads the sample at `position` >= 0 of a run: the same for every layout and independent of earlier reads.
   virtual void ReadAt(int64_t position, const SampleOrder& order, Sample& out);
   /// Empty unless this is a blend.
   virtual std::vector<BlendPart> parts() const { return {}; }
@@ -94,20 +94,20 @@ struct DataSettings {
   int64_t seq_len = 0;
   int64_t vocab = 0;
   int64_t end_token = -1;            ///< the last token of a document, besides the end token of the format; -1: none
-  std::vector<double> weights = {};  ///< one per entry of paths: a blend of as many sources; empty: one source
+  std::vector<double> weights = {};  ///< one per entry of paths: a blend of these sources; empty: one source
   std::string hdf5_dataset = "tokens";
   std::string text_field = "text";  ///< field of each line of jsonl that holds the text
   std::string index_dir = {};       ///< folder of indices that are computed once; empty: the folder of each file
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< for text and jsonl; null: a byte is a token
-  bool isolate_documents = false;  ///< refuses files that do not say where documents end, unless end_token does
-  std::shared_ptr<const ChatTemplate> chat_template = nullptr;  ///< of chat
+  bool isolate_documents = false;  ///< refuses files that do not mark the ends of documents, unless end_token does
+  std::shared_ptr<const ChatTemplate> chat_template = nullptr;  ///< template of conversations
   TrainOn train_on = TrainOn::kAssistant;                       ///< targets of chat
 };
 
-/// Counts the tokens of those files whose format does not say how many they have (jsonl; text with a tokenizer) and
-/// keeps them in index files, unless that was done before. Collective: each rank reads its share of the bytes, to the
-/// end of its last line, and rank 0 writes the indices, whose bytes are the same for any number of ranks. Calls
-/// `before_part` often. Returns how many indices were made. Throws AgreedError (kData) with file and line.
+/// Counts the tokens of files whose format does not state their number (jsonl; text with a tokenizer) and keeps the
+/// counts in index files, unless that was done before. Collective: each rank reads its share of the bytes, to the end
+/// of its last line, and rank 0 writes the indices, whose bytes are the same for any number of ranks. Calls
+/// `before_part` often. Returns the number of indices made. Throws AgreedError (kData) with file and line.
 int64_t MakeIndices(const DataSettings& settings, World& world, const BeforeFile& before_part = {});
 
 /// Whether MakeIndices would count anything. Throws UserError (kData) if a file cannot be read.

@@ -1,4 +1,4 @@
-// The batch-size ramp: how many sequences each optimizer step has. Everything that counts sequences asks it.
+// The batch-size ramp: how many sequences each optimizer step has. All code that counts sequences uses it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace espalier {
 /// Steps of equal size.
 struct RampSize {
   int64_t sequences = 0;
-  int64_t first_step = 1;  ///< with this size
+  int64_t first_step = 1;  ///< the first step with this size
 };
 
 /// The first ramp_steps steps have ramp_start sequences, the next ramp_steps have ramp_step more, and so on up to
@@ -31,7 +31,7 @@ class BatchRamp {
   /// The largest number of steps that together have at most `sequences` sequences; 2^31 if it is larger.
   int64_t StepsWithin(int64_t sequences) const;
 
-  /// The place of the size of `step` in Sizes().
+  /// The index of the size of `step` in Sizes().
   int64_t IndexOf(int64_t step) const;
 
   /// True if some step has fewer than batch.global.

@@ -16,8 +16,8 @@ struct Deck {
   std::string name;  ///< file name of the deck without folder and ending
 
   struct Run {
-    int64_t seed, steps;  ///< steps 0: not known until data say what `epochs` are
-    double epochs;        ///< passes over the data, in place of steps; 0: steps are given, or known by now
+    int64_t seed, steps;  ///< steps 0: unknown until the data determine `epochs`
+    double epochs;        ///< passes over the data, in place of steps; 0: steps are given, or already known
     std::string dir;
     RunDevice device;
     Transport transport;
@@ -55,7 +55,7 @@ struct Deck {
     double init_std;
   } model;
   struct Parallel {
-    int pp, dp_replicate, dp_shard, cp, tp;  ///< dp_shard -1: whatever ranks are left
+    int pp, dp_replicate, dp_shard, cp, tp;  ///< dp_shard -1: all remaining ranks
     int zero;
     ReduceFrequency reduce;
     Dtype reduce_dtype;
@@ -124,8 +124,8 @@ struct Deck {
     std::vector<std::string> validation;
     std::vector<double> validation_weights;
     std::string tokenizer;     ///< tokenizer.json or tokenizer.model; empty: none
-    std::string text_field;    ///< of jsonl
-    std::string hdf5_dataset;  ///< of hdf5
+    std::string text_field;    ///< field of jsonl with the text
+    std::string hdf5_dataset;  ///< dataset in hdf5 files
     std::string index_dir;     ///< folder of the indices of jsonl files; empty: the folder of each file
     int64_t end_token;         ///< ends a document; -1: none
     bool isolate_documents;

@@ -15,8 +15,8 @@ std::optional<std::string> FindInput(const std::string& name);
 /// is none.
 std::string ShippedDeckNamed(std::string_view word);
 
-/// For a deck that is not there: where it was looked for besides the working directory, and what may have been meant:
-/// ", here or in PREFIX/share/espalier/inputs (did you mean llama/tiny.toml?)".
+/// For a missing deck: the places searched besides the working directory, and what may have been meant: ", here or in
+/// PREFIX/share/espalier/inputs (did you mean llama/tiny.toml?)".
 std::string WhereElse(const std::string& name);
 
 }  // namespace espalier

@@ -22,11 +22,11 @@ struct ParsedGroup {
 };
 ParsedGroup ParseGroup(std::string_view entry);
 
-/// Whether a pattern matches the name of a parameter. A part of a stored tensor ("...weight[q]") also has the name of
-/// the whole.
+/// Whether a pattern matches the name of a parameter. A part of a stored tensor ("...weight[q]") also matches by the
+/// name of the whole.
 bool MatchesParameter(std::string_view pattern, std::string_view name);
 
-/// The edits (insertions, deletions and replacements of characters) after which the pattern would match.
+/// The number of edits (insertions, deletions and replacements of characters) after which the pattern would match.
 int EditsToMatch(std::string_view pattern, std::string_view name);
 
 /// The first entry of optimizer.groups whose pattern matches the parameter; -1: none does.

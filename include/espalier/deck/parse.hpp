@@ -34,7 +34,7 @@ inline constexpr int64_t kMaxDeckBytes = 1 << 20;
 /// all errors, each "place: key = value: what is wrong (what is allowed)".
 LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides = {});
 
-/// The same from text, without includes. `name` becomes the deck's name and its place in messages.
+/// The same from text, without includes. `name` becomes the deck's name and its label in messages.
 LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides = {});
 
 /// ResolveMesh of the deck, with places in the messages.

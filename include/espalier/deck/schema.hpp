@@ -17,7 +17,7 @@ namespace espalier {
 using DeckValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>,
                                std::vector<double>>;
 
-/// A field that is an enum, as the name of its value.
+/// An enum field, accessed by the name of its value.
 struct ChoiceField {
   std::string_view (*get)(const Deck&);
   void (*set)(Deck&, std::string_view name);  ///< CHECKs that the enum has the name
@@ -50,7 +50,7 @@ struct Allowed {
   double max = std::numeric_limits<double>::infinity();
   bool above_min = false;                      ///< the smallest value itself is not allowed
   bool below_max = false;                      ///< the largest value itself is not allowed
-  bool or_zero = false;                        ///< 0 is allowed besides, and has a meaning of its own
+  bool or_zero = false;                        ///< 0 is allowed too, and has a meaning of its own
   std::vector<std::string_view> choices = {};  ///< empty: any string
   bool paths = false;                          ///< files or globs: relative ones belong to the deck that names them
   bool path = false;                           ///< a file or folder: relative ones belong to the working directory
@@ -63,7 +63,7 @@ struct DeckKey {
   Allowed allowed;
   std::string_view sentence;  ///< meaning, with the unit
 
-  /// Index in DeckValue of what the key holds.
+  /// Index in DeckValue of the key's type.
   size_t ValueIndex() const;
   std::string FullName() const { return std::string(section) + "." + std::string(name); }
 };
@@ -101,7 +101,7 @@ std::string_view TypeName(size_t value_index);
 /// Bounds or choices for people: ">= 1", "\"auto\", \"cpu\""; empty: anything.
 std::string AllowedText(const Allowed& allowed);
 
-/// What is wrong with a value, and what is allowed: "out of range (allowed: >= 1)"; empty if it is allowed.
+/// Why a value is refused, with the allowed values: "out of range (allowed: >= 1)"; empty if it is allowed.
 std::string FaultOf(const DeckValue& value, const Allowed& allowed);
 
 /// The value as TOML, in ASCII; numbers with as many digits as they need to read back the same.

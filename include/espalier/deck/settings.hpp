@@ -22,12 +22,12 @@ std::optional<DeckValue> AsDeckValue(const RawValue& value);
 
 struct RawSetting {
   std::string name;               ///< "model.heads"; only the name outside of any section
-  std::optional<RawValue> value;  ///< nothing if no key can hold it: a table, a date, a mixed list
+  std::optional<RawValue> value;  ///< nothing if no key can hold such a value: a table, a date, a mixed list
   std::string shown;              ///< for messages: "model.heads = 7", or the override as typed
   std::string place;              ///< "tiny.toml:12", "command line"
-  std::filesystem::path folder;   ///< where relative paths start
+  std::filesystem::path folder;   ///< folder to which paths are relative
   bool section = false;           ///< a table whose name is not a section
-  bool reported = false;          ///< the line is not TOML: an error that is listed already
+  bool reported = false;          ///< the line is not TOML: its error is already reported
   int row = -1;                   ///< for an entry of a table: its number, counted over all files
 };
 
@@ -55,7 +55,7 @@ RawDeck ReadSettingsFile(const std::string& path, const SettingsFormat& format, 
 /// A text without includes; `label` names it in places ("label:12").
 RawDeck ReadSettingsText(std::string_view text, const std::string& label, const SettingsFormat& format, Errors& errors);
 
-/// One "key=value" of the command line; nothing if it cannot be read.
+/// One "key=value" of the command line; nothing if it is malformed.
 std::optional<RawSetting> ReadOverride(const std::string& text, Errors& errors);
 
 }  // namespace espalier

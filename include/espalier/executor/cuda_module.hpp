@@ -1,5 +1,5 @@
-// The module for GPUs, as the rest of the program sees it: a shared library with one entry, loaded only where it is
-// wanted. No header of CUDA or NCCL is needed here.
+// The module for GPUs and its interface: a shared library with one entry, loaded only if needed. No header of CUDA or
+// NCCL is needed here.
 #pragma once
 
 #include <functional>
@@ -76,13 +76,12 @@ class CudaModule {
 /// that all NCCL calls run even where ranks share a GPU. Values then differ from the program's.
 bool NcclToItself();
 
-/// Whether it is worth while to load the module, which costs 94 MB and 60 ms: this machine has a driver, or the module
-/// is named.
+/// Whether to load the module, which costs 94 MB and 60 ms: this machine has a driver, or the module is named.
 bool MayHaveGpus();
 
 /// Loads `espalier_cuda.so` from the folder of this executable (a build) or from where `meson install` puts it
 /// (lib/espalier of the same prefix), or the file that the environment variable ESPALIER_CUDA_MODULE names. It stays
-/// loaded. Throws UserError (kFault) saying what is missing.
+/// loaded. Throws UserError (kFault) that names the missing part.
 CudaModule& LoadCudaModule();
 
 }  // namespace espalier

@@ -31,8 +31,8 @@ class Device {
   /// Messages about operations that run slower than possible because a library or the driver refused the faster way;
   /// each once, since the last call.
   virtual std::vector<std::string> TakeFallbacks() const { return {}; }
-  /// Peak rate of matmuls of this type. CPUs measure it in about 30 ms, and GPUs that no data sheet is known of in a
-  /// fraction of a second, together with the ranks that share them if these call it at the same time.
+  /// Peak rate of matmuls of this type. CPUs measure it in about 30 ms. GPUs without a known datasheet measure it in a
+  /// fraction of a second; ranks that share a GPU must measure at the same time.
   virtual PeakRate Peak(Dtype compute) const = 0;
 
   /// The limits of the arena: memory of this node, or of the GPU.

@@ -1,6 +1,5 @@
-// Runs any program; decides nothing. This is what all devices share: tensors and kernels resolved in an arena, values
-// by name, the current instruction. Derived classes issue the instructions: CpuExecutor here, the GPU ones in their
-// module.
+// Runs any program; decides nothing. The base of all devices: tensors and kernels resolved in an arena, values by name,
+// the current instruction. Derived classes issue the instructions: CpuExecutor here, the GPU ones in their module.
 #pragma once
 
 #include <atomic>
@@ -23,12 +22,11 @@ namespace espalier {
 /// The time of a step by activity, on this rank.
 struct StepTimes {
   double step_ms = 0;
-  double compute_ms = 0;       ///< in kernels
-  double exposed_comm_ms = 0;  ///< the compute lane waits for communication lanes
-  double idle_ms = 0;          ///< the rest
-  std::optional<CommTimes> comm =
-      {};              ///< by axis; exposed_comm_ms is its sum. None: the device cannot tell in this step
-  double late_ms = 0;  ///< how late waits ended on a waiting device because the host was too slow
+  double compute_ms = 0;               ///< in kernels
+  double exposed_comm_ms = 0;          ///< the compute lane waits for communication lanes
+  double idle_ms = 0;                  ///< the rest
+  std::optional<CommTimes> comm = {};  ///< by axis; exposed_comm_ms is its sum. None: unknown in this step
+  double late_ms = 0;                  ///< how late waits ended on a waiting device because the host was too slow
 };
 
 /// A persistent value of this rank with its memory.
@@ -49,9 +47,9 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// From now on `progress`, which must outlive the executor, shows how far the current step is.
+  /// Reports the progress of steps to `progress`, which must outlive the executor.
   void Mirror(Progress& progress) { lanes_.Mirror(progress); }
-  /// Updates it where only the device knows how far it is. Any thread may call this at any time.
+  /// Updates the progress if only the device knows it. Any thread may call this at any time.
   virtual void ShowProgress() {}
 
   /// Sets an input for the next Begin(), on a stage that has it; `bytes` must be the size of this rank's shard.
@@ -111,7 +109,7 @@ class Executor {
     int index;  ///< in Program::instructions
     Kernel kernel;
     const Attributes* attributes;
-    /// One call has all rows. A strip has one call per contiguous block of rows, and none if it has no rows.
+    /// One block with all rows. A strip has one block per contiguous range of rows, and none if it has no rows.
     std::vector<Operands> blocks;
     std::byte* workspace;
     std::vector<Wait> waits;  ///< on other lanes
@@ -133,7 +131,7 @@ class Executor {
 
   const Op& OpOf(int instruction) const;
   const Instruction& InstructionAt(int index) const { return program_.instructions[static_cast<size_t>(index)]; }
-  /// The arguments of a call as its kernel takes them, for one of its blocks.
+  /// The arguments of a kernel call, for one of its blocks.
   KernelCall ArgumentsOf(const Call& call, const Operands& block, void* stream = nullptr) const;
 
   const Program& program_;

@@ -18,12 +18,12 @@ struct KernelDeviation {
 
 class KernelComparison final : public Executor {
  public:
-  /// All arguments must outlive it; `arena` is the host's. CHECKs that the program is one of a single rank.
+  /// All arguments must outlive it; `arena` is the host's. CHECKs that the program has a single rank.
   KernelComparison(const Program& program, const Coordinate& coordinate, Arena& arena);
 
   /// Runs a step. Every call is computed by the reference and by the CPU's kernel, from the same operands; the step
-  /// goes on with what the CPU computed. An element may differ by 1e-4 of the largest magnitude in its tensor, in bf16
-  /// by 1/64, in sums also by what rounding of their terms explains; integers not at all. The fault "instruction-K:nan"
+  /// continues with the CPU's results. An element may differ by 1e-4 of the largest magnitude in its tensor, in bf16 by
+  /// 1/64, in sums also by the rounding of their terms; integers must be equal. The fault "instruction-K:nan"
   /// (util/fault.hpp) spoils a call of the CPU.
   void Begin() override;
   StepTimes End() override { return {}; }

@@ -13,8 +13,8 @@ struct LibraryVersion {
   int loaded_major, loaded_minor;  ///< version of the library
 };
 
-/// Libraries that are older than their headers, in words; newer ones of the same major version keep what older ones
-/// promised. Throws UserError (kFault) if the major version of one is another one.
+/// Messages about libraries that are older than their headers; newer ones of the same major version are compatible.
+/// Throws UserError (kFault) if the major versions of a library differ.
 std::vector<std::string> CheckVersions(std::span<const LibraryVersion> libraries);
 
 }  // namespace espalier

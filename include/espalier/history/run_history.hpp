@@ -1,5 +1,5 @@
-// metrics.jsonl of a run, read back: the steps that count, the steps that were given up, and the events. Which lines
-// count is said in doc/metrics.md; espalier.read_metrics of the Python package has the same rules.
+// metrics.jsonl of a run, read back: the steps that count, the steps that were given up, and the events. doc/metrics.md
+// defines which lines count; espalier.read_metrics of the Python package has the same rules.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ double NumberOf(const nlohmann::json& fields, std::string_view name);
 std::optional<int64_t> IntegerOf(const nlohmann::json& fields, std::string_view name);
 std::string TextOf(const nlohmann::json& fields, std::string_view name);
 
-/// Where a run went on: after a restart or a rollback. Steps from `first_step` on that were there before are given up.
+/// A point where a run continued, after a restart or a rollback. Earlier steps from `first_step` on are given up.
 struct Resumption {
   enum class Kind : uint8_t { kRestart, kRollback } kind = Kind::kRestart;
   int64_t first_step = 1;
@@ -39,7 +39,7 @@ struct NotFinite {
   std::string field, value;  ///< "loss", "nan"
 };
 
-/// Bytes of a file and of a line, at most; longer lines are left out.
+/// Limits of the bytes of a file and of a line; longer lines are left out.
 inline constexpr int64_t kMaxMetricsBytes = int64_t{1} << 30, kMaxMetricsLine = int64_t{16} << 20;
 /// Lines that cannot be read are listed up to this number.
 inline constexpr size_t kMostUnread = 100;
@@ -52,12 +52,12 @@ struct UnreadLine {
 
 struct RunHistory {
   std::string folder;    ///< run.dir, as given
-  StepColumns steps;     ///< that count, ascending; validations are in "val_loss" of their step
+  StepColumns steps;     ///< steps that count, ascending; validations are in "val_loss" of their step
   StepColumns given_up;  ///< in the order in which they were given up
   std::vector<Event> events;
   std::vector<Resumption> resumptions;
   std::vector<NotFinite> not_finite;     ///< also of steps that were given up
-  std::vector<UnreadLine> unread;        ///< the first kMostUnread
+  std::vector<UnreadLine> unread;        ///< the first kMostUnread of them
   int64_t unread_lines = 0;              ///< all
   double first_time = 0, last_time = 0;  ///< times of the first and last line, seconds since 1970; NaN: no line has a
                                          ///< time

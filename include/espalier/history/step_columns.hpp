@@ -15,7 +15,7 @@ namespace espalier {
 /// ("exposed_ms.tp"). NaN stands for null and for a field that a line does not have.
 class StepColumns {
  public:
-  /// Numbers of all columns together, missing ones included, at most: 1 GiB.
+  /// Limit of the numbers of all columns together, including missing ones: 1 GiB.
   static constexpr size_t kMostNumbers = size_t{1} << 27;
   explicit StepColumns(size_t most_numbers = kMostNumbers) : most_(most_numbers) {}
 

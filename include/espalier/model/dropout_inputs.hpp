@@ -1,5 +1,5 @@
 // Inputs of a training program with dropout: the number of each token in the batch of a step, seq_len for each
-// sequence, i32[b,s]. From them follow the masks (src/kernels/dropout.hpp), whatever the layout.
+// sequence, i32[b,s]. The masks depend only on these numbers (src/kernels/dropout.hpp), not on the layout.
 #pragma once
 
 #include <string_view>

@@ -7,7 +7,7 @@ namespace espalier {
 
 /// Forward operations per token. Embedding, norms, biases and activations are not counted, as is customary.
 struct ForwardFlops {
-  double matmuls = 0;    ///< with the weights of one layer
+  double matmuls = 0;    ///< matmuls with the weights of one layer
   double attention = 0;  ///< mean per layer: scores, and probabilities times v, of the visible pairs
   double head = 0;
 };
@@ -17,7 +17,7 @@ bool HasWindow(const Deck::Model& model, int layer);
 
 /// With width h, heads a of width d, kv heads g, sequence s, feed-forward width f in n matrices (llama 3, gpt2 2) and
 /// vocabulary V: matmuls 2 (h d (a + 2 g) + a d h + n h f), attention 2 s a d, head 2 h V. A sliding window w leaves
-/// attention 4 (w - w^2 / 2s) a d. Documents are not known ahead: a sequence counts as one.
+/// attention 4 (w - w^2 / 2s) a d. Documents are not known in advance: a sequence counts as one.
 ForwardFlops ForwardFlopsPerToken(const Deck::Model& model);
 
 /// Forward and backward operations per token, without recomputation. Megatron-LM's formula:

@@ -16,8 +16,7 @@ namespace espalier {
 /// casts master weights to the compute type; training, evaluation and proof read these copies.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kScore, kSample, kCopies };
 
-/// Programs of a model that is not trained any further: the weights themselves have the compute type, and there is no
-/// master of them.
+/// Programs of a model that is not trained any further: the weights themselves have the compute type, without masters.
 inline bool KeepsComputeType(Purpose purpose) { return purpose == Purpose::kScore || purpose == Purpose::kSample; }
 
 /// The layers of each chunk: chunk_of_layer[l] for l = 0 (embedding), 1..L, L+1 (head).
@@ -41,7 +40,7 @@ struct Model {
   /// Hugging Face's names, in model order; a part of a stored tensor has its own suffix: "...weight[q]".
   std::vector<std::string> parameters;
   std::vector<ParameterInit> inits;  ///< by parameter
-  std::vector<StoredPart> stored;    ///< by parameter: the tensor that checkpoints and initial weights know
+  std::vector<StoredPart> stored;    ///< by parameter: its tensor in checkpoints and in the initialization
 };
 
 /// Builds the forward graph of one microbatch of `batch` sequences (all data-parallel ranks together:

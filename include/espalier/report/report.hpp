@@ -28,19 +28,19 @@ struct StepRecord {
   int64_t step = 0;
   float loss = 0;                    ///< cross-entropy of the step's batch, before its update
   float grad_norm = 0;               ///< before clipping
-  std::optional<float> z_loss = {};  ///< mean of the z-loss, which `loss` does not have; none: loss.z_loss is 0
+  std::optional<float> z_loss = {};  ///< mean of the z-loss, which `loss` does not include; none: loss.z_loss is 0
   double lr = 0;
   int64_t tokens = 0;  ///< so far
   double step_ms = 0;
   double tokens_per_s = 0;
   int64_t peak_bytes = 0;
-  int64_t host_bytes = 0;  ///< memory of this process on the host now, as the system counts it (resident)
+  int64_t host_bytes = 0;  ///< current host memory of this process, as the system counts it (resident)
   double compute_ms = 0;
   double exposed_comm_ms = 0;
   double idle_ms = 0;
-  std::optional<CommTimes> comm = {};  ///< by axis; none: not known for this step
+  std::optional<CommTimes> comm = {};  ///< by axis; none: unknown for this step
   double data_ms = 0;
-  double checkpoint_ms = 0;  ///< that training waited for saves since the previous line
+  double checkpoint_ms = 0;  ///< time that training waited for saves since the previous line
 };
 
 /// A source of a blend.
@@ -64,7 +64,7 @@ struct StartRecord {
   std::string version;
   std::string deck;  ///< path or name
   std::string device = "cpu";
-  std::string cpu_level;  ///< instruction level of kernels on CPUs; "": none computes
+  std::string cpu_level;  ///< instruction level of kernels on CPUs; "": no CPU computes
   int ranks = 1;
   int64_t threads = 1;  ///< threads of each rank
   Mesh mesh;
@@ -72,8 +72,8 @@ struct StartRecord {
   int64_t tokens_per_step = 0;  ///< with batch.global sequences
   int64_t first_step = 1;       ///< first step of this start: 1, or the step after the checkpoint
   DataRecord data;
-  double world_check_ms = 0;  ///< to prove that the programs of all ranks fit together; NaN: not proven
-  double startup_ms = 0;      ///< from the start of the process
+  double world_check_ms = 0;  ///< time to prove that the programs of all ranks fit together; NaN: not proven
+  double startup_ms = 0;      ///< time since the start of the process
   std::string fault;          ///< effect of ESPALIER_FAULT, in words; "": none
   std::string cluster;        ///< cluster file of a run that waits; "": the run trains
 };
@@ -83,23 +83,23 @@ struct CheckpointRecord {
   int64_t step = 0;
   std::string dir;
   int64_t bytes = 0;        ///< size of all its files
-  double blocked_ms = 0;    ///< that the step waited for the previous save and for the copy (or the whole save)
-  double committed_ms = 0;  ///< from the start of the write to the commit
-  double proof_ms = 0;      ///< for the forward of the fixed microbatch before it
+  double blocked_ms = 0;    ///< time that the step waited for the previous save and for the copy (or the whole save)
+  double committed_ms = 0;  ///< time from the start of the write to the commit
+  double proof_ms = 0;      ///< time of the forward of the fixed microbatch before it
 };
 
 /// A traced step: where its time went, as the mean of the traced ranks.
 struct TraceRecord {
   int64_t step = 0;
   int ranks = 0;       ///< traced
-  double step_us = 0;  ///< to the end of the last of them
+  double step_us = 0;  ///< time to the end of the last rank
   Breakdown mean;
   std::string picture;  ///< file
 };
 
 struct ReportOptions {
-  int rank = 0;               ///< every rank but 0 is silent
-  std::string metrics_path;   ///< appended to; "" for none
+  int rank = 0;               ///< all ranks but 0 print nothing
+  std::string metrics_path;   ///< file to append to; "" for none
   std::string events_folder;  ///< folder of TensorBoard's event files; "": none
   double (*now)() = SecondsSinceEpoch;
   std::FILE* console = stdout;  ///< nullptr for none
@@ -108,10 +108,10 @@ struct ReportOptions {
   RunLog* log = nullptr;          ///< its messages are printed here while the reporter exists; null: none
   int64_t steps = 0;              ///< steps of the whole run
   BatchRamp ramp = BatchRamp(1);  ///< the sequences of each step
-  int64_t every_steps = 1;        ///< >= 1; the console shows these, the first step of this start and the last
+  int64_t every_steps = 1;  ///< >= 1; the console shows every such step, the first step of this start and the last
   ModelFlops flops_per_token;
   double peak_flops = 0;    ///< rate of all ranks together, per second; 0: unknown, so mfu is null
-  std::string peak_source;  ///< its source, or why it is not known
+  std::string peak_source;  ///< origin of the peak, or why it is unknown
   bool sleeps = false;      ///< nothing is trained: there are no losses and norms
   double dilation = 1;      ///< a step takes this multiple of the recorded time
 };
@@ -142,7 +142,7 @@ class Reporter {
   void Validation(int64_t step, double loss);
   void Checkpoint(const CheckpointRecord& record);
   void Trace(const TraceRecord& record);
-  /// The checkpoint of `step` is not committed; each reason is one line.
+  /// The checkpoint of `step` was not committed; each reason is one line.
   void CheckpointFailed(int64_t step, const std::vector<std::string>& reasons);
   /// The run ends after `step`, before its last step, and why.
   void Stop(int64_t step, std::string_view reason);
@@ -150,9 +150,9 @@ class Reporter {
   void Spike(int64_t step, const std::string& reason);
   /// The update of `step` was skipped, and the run continues.
   void Skipped(int64_t step, const std::string& reason);
-  /// The batch has another size from `step` on, which is about to begin.
+  /// The batch size changes from `step` on, which is about to begin.
   void Grows(int64_t step, int64_t sequences);
-  /// The copies of the state after `step` that `ranks` hold differ from others; it is not saved.
+  /// The copies of the state after `step` on `ranks` differ from the others; the state is not saved.
   void Corrupt(int64_t step, const std::vector<int>& ranks, const std::string& reason);
   /// `step` is discarded: the run continues from the checkpoint of `to`.
   void RolledBack(int64_t step, int64_t to, const std::string& reason);
@@ -180,7 +180,7 @@ class Reporter {
   /// Writes a warning, or keeps it until there is a "start" event.
   void TakeWarning(const std::string& text);
   void WriteWarning(const std::string& text);
-  /// Prints and records what became of the event file; nothing if the text is empty.
+  /// Prints and records an error of the event file; nothing if the text is empty.
   void Complain(const std::string& of_events);
   /// If nobody reads the console (a closed pipe, a terminal that is gone or paused), metrics.jsonl notes it, and the
   /// run continues.
@@ -190,7 +190,7 @@ class Reporter {
   void ShowNow(const std::string& line);
   std::string StepRow(const StepRecord& record) const;
   void PrintStep(const StepRecord& record);
-  /// Seconds to the last step, at the mean time of a sequence in the latest steps.
+  /// Estimated seconds to the last step, from the mean time of a sequence in the latest steps.
   double SecondsLeft(int64_t step) const;
 
   const ReportOptions options_;

@@ -8,10 +8,10 @@ namespace espalier {
 /// -q, neither, -v.
 enum class Verbosity : uint8_t { kQuiet, kNormal, kVerbose };
 
-/// The least verbosity at which a line is shown. Warnings and errors are always shown.
+/// The lowest verbosity at which a line is shown. Warnings and errors are always shown.
 enum class Worth : uint8_t {
   kResult,   ///< results of a run
-  kNormal,   ///< what the run is and does
+  kNormal,   ///< description of the run and its actions
   kRoutine,  ///< expected events: checks that passed, times of the start, libraries
 };
 

@@ -1,6 +1,6 @@
-// Clocks over the programs of all ranks: a discrete-event simulation of one step. Lanes run in program order, waits and
-// the meetings of groups and pairs order them, transfers share ports, kernels slow down while transfers run. It runs
-// the programs that the executor runs and decides nothing. Deterministic.
+// Clocks over the programs of all ranks: a discrete-event simulation of one step. Lanes run in program order; waits,
+// collectives and messages order them; transfers share ports; kernels slow down while transfers run. It runs the same
+// programs as the executor and decides nothing. Deterministic.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace espalier {
 
-/// A part of the machine that is slower than the rest: everything of that kind on these ranks takes `factor` times as
-/// long. A transfer takes the highest factor of its members. Factors of the same rank are multiplied.
+/// A part of the machine that is slower than the rest: everything of that kind on these ranks takes `factor` times its
+/// normal time. A transfer takes the highest factor of its members. Factors of the same rank are multiplied.
 struct Slow {
   enum class What : uint8_t { kCompute, kLinks } what = What::kCompute;
   int first_rank = 0, last_rank = 0;
@@ -52,7 +52,8 @@ struct RankTimes {
   int stage = 0;
   double end_us = 0;    ///< end of the rank's last instruction
   Breakdown breakdown;  ///< breakdown of the whole step
-  /// Costs of all its instructions, kernels and transfers, by their origin; without slow parts, jitter, interference.
+  /// Costs of all its instructions, kernels and transfers, by their origin; slow parts, jitter and interference are not
+  /// included.
   ByCostSource<double> by_source_us{};
 };
 

@@ -63,7 +63,7 @@ class ChatTemplate {
   bool marks_itself_ = false;
 };
 
-/// How the end of a span becomes tokens: as it is, or without the blanks after the special token that ends a turn.
+/// Which tokens the end of a span includes: exact, or without the blanks after the special token that ends a turn.
 enum class SpanEnds : uint8_t { kExact, kAtSpecialToken };
 
 /// Appends the ids of a text, and for each id 1 if it overlaps a span, else 0. Without a tokenizer bytes are ids.

@@ -17,14 +17,14 @@ namespace espalier {
 struct Span {
   int instruction = -1;  ///< in Program::instructions; the lane is there
   double ready_us = 0;   ///< its waits are met and its lane is free
-  double begin_us = 0;   ///< a kernel starts; a transfer has met all its peers, so bytes begin to flow
+  double begin_us = 0;   ///< a kernel starts; all peers of a transfer are ready, so bytes begin to flow
   double end_us = 0;
 };
 
 /// The step of one rank.
 struct Track {
   int rank = 0;
-  int ranks = 1;  ///< how many ranks have the same times; `rank` is the lowest of them
+  int ranks = 1;  ///< number of ranks with the same times; `rank` is the lowest of them
   std::shared_ptr<const Program> program;
   std::vector<Span> spans;  ///< by the end of each instruction, then by its index
 };
@@ -54,7 +54,7 @@ CommAxis CommAxisOf(Lane lane);
 /// The step of a rank by activity: compute + exposed of all axes + idle is the whole step.
 struct Breakdown {
   double compute_us = 0;
-  /// A lane of the axis transfers while the compute lane waits for it, directly or through the lanes that it waits for.
+  /// A lane of the axis transfers while the compute lane waits for it, directly or through another lane.
   ByCommAxis<double> exposed_us{};
   ByCommAxis<double> hidden_us{};  ///< all other time in which a lane of the axis transfers
   double idle_us = 0;              ///< the rest: other stages or ranks are awaited
@@ -62,7 +62,7 @@ struct Breakdown {
 
 /// Communication of a step by axis, in milliseconds.
 struct CommTimes {
-  ByCommAxis<double> exposed_ms{};  ///< as in Breakdown, or as the rank's own clock tells (src/executor/comm_clock.hpp)
+  ByCommAxis<double> exposed_ms{};  ///< as in Breakdown, or by the rank's own clock (src/executor/comm_clock.hpp)
   ByCommAxis<double> hidden_ms{};
   double ExposedMs() const;  ///< sum over all axes
 };
@@ -83,8 +83,8 @@ int ExposedAxis(const LaneHeads& heads);
 /// The breakdown of one track, of a step that ends at `step_us`.
 Breakdown BreakDown(const Track& track, double step_us);
 
-/// A picture: one row per rank and lane group, one coloured bar per job, the warm-up, the steady state and the end in
-/// sight, with a legend and a time axis. Several timelines are drawn below one another on the same scale.
+/// A picture: one row per rank and lane group, one coloured bar per job, the warm-up, the steady state and the end
+/// visible, with a legend and a time axis. Several timelines are drawn below one another on the same scale.
 Drawing DrawTimelines(const std::vector<Timeline>& timelines);
 /// The same as a file.
 inline std::string DrawSvg(const std::vector<Timeline>& timelines) { return SvgFile(DrawTimelines(timelines)); }

@@ -1,4 +1,4 @@
-// Which known word was meant by an unknown one.
+// Finds the known word that an unknown one probably misspells.
 #pragma once
 
 #include <string>

@@ -18,7 +18,7 @@ enum class Activity : int32_t {
   kSaving,      ///< writing or reading a checkpoint: storage may be slow
   kEvaluating,  ///< validation
   kEnded,       ///< all steps done
-  kEndingJob,   ///< its watchdog reports why it ends the job; no other rank needs to
+  kEndingJob,   ///< its watchdog reports why it ends the job, so that no other rank needs to
 };
 std::string_view Name(Activity activity);  ///< "in a step", "between steps", ...
 
@@ -55,16 +55,15 @@ struct Heartbeat {
   bool SharesProcesses(const Heartbeat& other) const {
     return host == other.host && process_table == other.process_table;
   }
-  /// True if nothing has finished between the two: all is equal except the pulse.
+  /// True if nothing has finished between the two: all fields except the pulse are equal.
   bool SamePlace(const Heartbeat& other) const;
 };
 
 /// `run.dir`/heartbeat.
 std::string HeartbeatFolder(const std::string& run_dir);
 
-/// Creates the folder if necessary, and removes the heartbeats of a run that was killed, which would be mistaken for
-/// ours. Other files stay. Throws UserError (kFault) if the folder is a link, or a name that a heartbeat needs cannot
-/// be removed.
+/// Creates the folder if necessary, and removes the heartbeats of a killed run, which would be taken for ours. Other
+/// files stay. Throws UserError (kFault) if the folder is a link, or a name that a heartbeat needs cannot be removed.
 void PrepareHeartbeatFolder(const std::string& folder);
 
 /// The record of this rank and its file, which is removed with the object. Problems with the file do not affect the

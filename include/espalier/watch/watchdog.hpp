@@ -1,6 +1,6 @@
-// Ends a job that hangs and names the rank that is to blame. When nothing has finished on this rank for some time, the
+// Ends a job that hangs and names the rank at fault. When nothing has finished on this rank for some time, the
 // watchdog's thread reads the heartbeats of all ranks. It also ends this rank when another rank on its node has died,
-// whatever the launcher does.
+// independently of the launcher.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +20,7 @@ class Watchdog {
   struct Options {
     std::string folder;                  ///< folder of the heartbeats
     double limit_s = 0;                  ///< > 0
-    double slow_limit_s = 0;             ///< >= limit_s; for slow activities: the start, saves and loads, the end
+    double slow_limit_s = 0;             ///< >= limit_s; limit for slow activities: the start, saves and loads, the end
     std::vector<int> node_ranks;         ///< ranks on this host
     bool other_hosts = false;            ///< other hosts have ranks, too
     std::function<bool()> asked = {};    ///< this process was asked to end; not set: never

@@ -1,5 +1,5 @@
 // The directory of a run's checkpoints: temporary ones, the commit by rename, `latest`, and the removal of old ones.
-// Only entries with one of our exact names, which are ours by their MANIFEST, are removed or replaced.
+// Only entries with one of our exact names and our MANIFEST are removed or replaced.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ inline constexpr const char* kLatestName = "latest";
 /// The step of "step-00001200"; nullopt for any name that StepName does not make.
 std::optional<int64_t> StepOf(std::string_view name);
 
-/// Completes or undoes what a killed run has begun: renews `latest` if the commit was done but for that, restores a
+/// Completes or undoes the work of a killed run: renews `latest` if only that is missing from a commit, restores a
 /// checkpoint that was moved aside for one that was never committed, and removes the rest of unfinished saves and
 /// removals. The caller owns the directory. Returns warnings.
 std::vector<std::string> Settle(const Directory& checkpoints);

@@ -1,4 +1,4 @@
-// The HDF5 files of a checkpoint, without the header of HDF5 itself.
+// The HDF5 files of a checkpoint; this header does not include HDF5's own.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ struct ShardPiece {
   /// In place of `data`: elements [first, first + count).
   std::function<void(int64_t first, int64_t count, float* out)> read = {};
   Dtype dtype = Dtype::kF32;                   ///< type of `data`; f32 with `read`
-  std::optional<uint32_t> crc = std::nullopt;  ///< that the data must have; not set: any
+  std::optional<uint32_t> crc = std::nullopt;  ///< CRC-32C that the data must have; not set: any
 
   int64_t Bytes() const { return Volume(ExtentsOf(box)) * SizeOf(dtype); }
 };

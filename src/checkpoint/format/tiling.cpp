@@ -1,4 +1,4 @@
-// Checks that boxes tile a tensor: each is a cell of the grid that their first indices span, and every cell is there.
+// Checks that boxes tile a tensor: each is a cell of the grid that their first indices span, and every cell is present.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -80,8 +80,8 @@ bool AsyncSaver::OnHost() const {
   return std::ranges::all_of(pieces_, [](const Staged& piece) { return piece.tensor.OnHost(); });
 }
 
-/// All ranks check the memory before any allocates it, since the kernel kills a process that touches more than there
-/// is.
+/// All ranks check the memory before any allocates it, since the kernel kills a process that touches more than the
+/// machine has.
 void AsyncSaver::MakeRoom() {
   std::string reason =
       FindShortage(world_, {HostName(), bytes_, MemoryLimits()}).Text("the staging buffer of checkpoints");

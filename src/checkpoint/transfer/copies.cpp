@@ -46,7 +46,7 @@ uint32_t ChecksumOf(const LocalTensor& local, int64_t bytes) {
   return crc;
 }
 
-/// Ranks by what they hold of one box.
+/// Ranks by their checksum of one box.
 using Holders = std::map<uint32_t, std::vector<int>>;
 
 /// The ranks that differ from more than half of the holders; without such a majority all holders.

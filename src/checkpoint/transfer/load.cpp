@@ -216,7 +216,7 @@ std::vector<std::string> CheckAround(const Directory& dir, const ManifestFile& l
                   file.path(), crc, listed.crc)};
 }
 
-/// Appends what `check` returns or throws.
+/// Appends the error that `check` returns or throws.
 template <typename Check>
 void Collect(std::vector<std::string>& errors, const Check& check) {
   try {

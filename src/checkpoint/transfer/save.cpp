@@ -153,7 +153,7 @@ class CollectiveSave {
     Manifest manifest{id_, metadata_, mesh_.Ranks(), mesh_.ToString(), {}, {}};
     for (std::string* text : {&manifest.metadata.version, &manifest.metadata.git_hash})
       if (text->empty()) *text = "unknown";
-    std::vector<size_t> stored;  // by tensor: its index in the manifest, which parts of one stored tensor share
+    std::vector<size_t> stored;  // by tensor: its index in the manifest, which the parts of one stored tensor share
     std::map<std::string_view, size_t> places;
     for (const StateTensor& tensor : tensors_) {
       const auto [place, fresh] = places.emplace(tensor.StoredName(), manifest.tensors.size());

@@ -10,10 +10,10 @@
 
 namespace espalier {
 
-/// The instruction as one collective over the channel, or nullopt where none fits: then it becomes an exchange. Shards
+/// The instruction as one collective over the channel, or nullopt if none fits: then it becomes an exchange. Shards
 /// that are not contiguous and of equal size on all members are packed, padded and trimmed in the workspace, if the
-/// planned workspaces of all members suffice. Only sums of f32 or bf16, added in the library's order. All members come
-/// to the same answer.
+/// planned workspaces of all members suffice. Only sums of f32 or bf16, added in the library's order. All members
+/// decide in the same way.
 std::optional<Exchange> LowerToLibraryCollective(const Program& program, const Coordinate& coordinate,
                                                  const CommInstruction& instruction);
 

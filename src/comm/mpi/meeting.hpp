@@ -14,7 +14,7 @@ namespace espalier {
 /// The bytes that two members of a meeting would exchange.
 struct MeetingPeer {
   int peer = 0;                     ///< index in the channel's group
-  int64_t sends = 0, receives = 0;  ///< bytes, in all phases
+  int64_t sends = 0, receives = 0;  ///< bytes in all phases
 };
 
 /// The members that this one waits for: the peer of a send or recv, otherwise all other members of the group.
@@ -33,7 +33,7 @@ class MeetingMessages {
   Phase ToPhase() const;
   /// Writes the messages to send.
   void Write(const Arrival& mine) const;
-  /// The last arrival, from what was received. CHECKs that the members agree on the bytes that would travel.
+  /// The last arrival, from the received messages. CHECKs that the members agree on the bytes of a real exchange.
   Arrival Last(const Arrival& mine) const;
 
  private:

@@ -19,7 +19,7 @@ struct alignas(sizeof(T) * kCount) Pack {
   T values[kCount];
 };
 
-/// The job that a tile belongs to: the last that begins at or before it.
+/// The job of a tile: the last one that begins at or before it.
 template <typename Job>
 __device__ const Job& FindJob(const Job* jobs, int count, int64_t tile) {
   int low = 0, high = count - 1;

@@ -8,7 +8,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// The bitwise OR of everything that a width must divide.
+/// The bitwise OR of all numbers that a width must divide.
 uint64_t Bits(const std::byte* place) { return reinterpret_cast<uintptr_t>(place); }
 
 uint64_t BitsOf(const StridedCopy& copy) {

@@ -30,7 +30,7 @@ Blocks BlocksOf(const Type& type, const std::vector<Box>& boxes, const Program& 
   return blocks;
 }
 
-/// The GEMMs of a matmul: one, or for uneven blocks of the rows of a strip one each.
+/// The GEMMs of a matmul: one, or one per block if the blocks of a strip's rows are uneven.
 std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program, const Coordinate& coordinate) {
   const OperandBoxes boxes = BoxesOf(*program.graph, op, program.mesh, coordinate);
   const auto blocks_of = [&](int value, const std::vector<Box>& boxes_of) {
@@ -61,7 +61,7 @@ std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program,
   return gemms;
 }
 
-/// attention_grad with inputs of documents or dropout, of which cuDNN knows nothing.
+/// attention_grad with inputs for documents or dropout, which cuDNN does not support.
 bool HasOthers(const Op& op) { return op.inputs.size() > (op.attributes.texts.contains(kColumns) ? 4 : 6); }
 
 /// Adds a demand, or combines its number of calls with an equal demand's.

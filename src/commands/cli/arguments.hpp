@@ -1,4 +1,4 @@
-// Arguments before they are parsed: options that a command does not have are taken out, so that what is left is judged
+// Arguments before they are parsed: options that a command does not have are taken out, so that the others are checked
 // in the same run.
 #pragma once
 
@@ -18,7 +18,7 @@ struct SortedArguments {
 /// value, unless that is an option, a key=value or a file.
 SortedArguments SortArguments(const CLI::App& command, const std::vector<std::string>& arguments);
 
-/// Errors of a deck and its keys, for a command line that is refused anyway; none if the command reads no deck.
+/// Errors of a deck and its keys, for a command line that is already refused; none if the command reads no deck.
 std::vector<std::string> ErrorsOfDeck(const CLI::App& command, const std::vector<std::string>& positionals);
 
 }  // namespace espalier

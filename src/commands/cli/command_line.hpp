@@ -1,4 +1,4 @@
-// The command line: which commands and options there are, and what given arguments ask for.
+// The command line: its commands and options, and the job that given arguments request.
 #pragma once
 
 #include <memory>

@@ -113,7 +113,7 @@ std::string BashOptionValues(const CLI::App& app) {
   return text;
 }
 
-/// All arguments after the first.
+/// Whether the option takes all arguments after the first.
 bool IsRest(const CLI::Option& option) { return KindOf(option) == Kind::kKeys || option.get_name() == "FILES"; }
 
 /// Cases "command" for options and positional arguments. Keys follow the deck.
@@ -146,7 +146,7 @@ std::string OptionsWithValue(const CLI::App& app) {
   return fmt::format("{}", fmt::join(patterns, " | "));
 }
 
-// %COMMANDS% and its like are replaced. A word is the text between blanks: bash itself would split it at "=".
+// %COMMANDS% and similar words are replaced. A word is the text between blanks: bash itself would split it at "=".
 constexpr std::string_view kBash = R"(# Completion of espalier in bash. Made by `espalier doc-completion bash`.
 
 # Words that begin like the current one.

@@ -3,7 +3,7 @@
 
 namespace espalier {
 
-/// Opens /dev/null for standard streams that are closed, so that no file of the run gets their numbers. Must come
+/// Opens /dev/null for standard streams that are closed, so that no file of the run gets their numbers. Must be called
 /// before anything is opened.
 void OpenStandardStreams();
 

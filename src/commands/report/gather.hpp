@@ -12,8 +12,8 @@ namespace espalier {
 /// metrics.jsonl. Throws as ReadHistory.
 RunOnPage Gather(const std::string& folder, const std::string& cluster);
 
-/// Compiles the deck of the run again, for its ranks and device, and fills `programs`, `measured` and `simulated`:
-/// with what was found, or with the reason why there is none.
+/// Compiles the deck of the run again, for its ranks and device, and fills `programs`, `measured` and `simulated` with
+/// the results, or with the reason why there are none.
 void AddPrograms(RunOnPage& run, const LoadedDeck& loaded, const std::string& cluster);
 
 /// "a; b": the messages of an error, for a sentence.

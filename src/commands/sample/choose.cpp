@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-/// The likeliest tokens, likeliest first; equal ones by id. All of them, by id, if nothing is cut off.
+/// The likeliest tokens, likeliest first; equal ones by id. If no token is excluded, all of them, by id.
 std::vector<int32_t> Candidates(std::span<const float> logits, const Sampling& sampling) {
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);

@@ -11,13 +11,13 @@ namespace espalier {
 
 class LogitsFile {
  public:
-  /// Creates the file. UserError (kFault) if that, or any later write, fails.
+  /// Creates the file. Throws UserError (kFault) if that, or any later write, fails.
   LogitsFile(std::string path, size_t prompts, int64_t vocab);
 
   void Append(int32_t id, const std::vector<float>& logits);
-  /// After the last token of a prompt's text.
+  /// Call it after the last token of a prompt's text.
   void EndPrompt();
-  /// After the last prompt.
+  /// Call it after the last prompt.
   void Close();
 
  private:

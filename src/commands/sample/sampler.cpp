@@ -22,7 +22,8 @@ int64_t Available(int64_t bytes) {
   return bytes;
 }
 
-/// Tokens of the program that takes prompts. A text that outgrows the window is computed anew for each of its tokens.
+/// Number of tokens per run of the program for prompts. A text that outgrows the window is recomputed for each of its
+/// tokens.
 int64_t PromptTokens(int64_t window, int64_t prompt, int64_t text) { return text > window ? window : prompt; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Between what the user writes and token ids.
+// Converts between the user's text and token ids.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace espalier {
 
-/// How a model's tokens are read and shown: as ids, by a tokenizer, or as bytes.
+/// How a model's tokens are read and printed: as ids, by a tokenizer, or as bytes.
 class TextForm {
  public:
   /// Uses the tokenizer from the command line, else the one in the checkpoint `dir`. Throws UserError: kDeck if the
@@ -28,7 +28,7 @@ class TextForm {
   };
   std::vector<Prompt> Prompts() const;
 
-  /// Tokens that may be drawn are below it.
+  /// Upper bound of the tokens that may be drawn.
   int64_t vocab() const { return tokenizer_ ? tokenizer_->vocab() : vocab_; }
   /// The token that ends a text, if there is one.
   std::optional<int32_t> end() const;

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-/// Steps between two saves; 0: there is no interval.
+/// Steps between two saves; 0: no interval is set.
 double Interval(const Deck::Checkpoint& checkpoint, double step_s) {
   const double by_steps = static_cast<double>(checkpoint.every_steps);
   const double by_clock = std::ceil(checkpoint.every_s / step_s);
@@ -38,7 +38,7 @@ int64_t LargestNode(const std::vector<int64_t>& rank_bytes, int ranks_per_node) 
   return most;
 }
 
-/// Into the staging buffer. On CPUs that is a copy in memory, which reads and writes every byte.
+/// Time to copy into the staging buffer. On CPUs that is a copy in memory, which reads and writes every byte.
 std::optional<double> CopySeconds(int64_t bytes, const Cluster& cluster) {
   double rate = cluster.compute.host_bytes_per_us;
   if (rate == 0 && cluster.device == DeviceKind::kCpu) rate = cluster.compute.memory_bytes_per_us / 2;

@@ -27,7 +27,7 @@ BlockReader::BlockReader(const InputFile& file, int64_t begin, int64_t end)
     : file_(file), end_(end), buffer_begin_(std::max<int64_t>(begin - 1, 0)), offset_(begin) {
   CHECK(begin % kBlockBytes == 0, "blocks from byte {}", begin);
   if (begin == 0) return;
-  offset_ = end;  // nothing is kept
+  offset_ = end;  // keeps nothing
   offset_ = LineBegin(begin, end);
 }
 
@@ -92,7 +92,7 @@ std::vector<CountedBlock> CountBlocks(const InputFile& file, const DocumentCoder
     try {
       AddCounts(tokens(0), blocks.offset(), coder.IndexesDocuments(), counted);
     } catch (const UserError&) {
-      tokens(LineNumber(file, blocks.offset()));  // throws again, and names the line
+      tokens(LineNumber(file, blocks.offset()));  // throws again, with the line
       throw;
     }
   }

@@ -1,4 +1,4 @@
-// Files of documents in blocks of whole lines, cut at the same places whoever reads which part.
+// Files of documents in blocks of whole lines, cut at the same places for every reader.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class BlockReader {
   int64_t offset_, size_ = 0;
 };
 
-/// A block, or a conversation: how many tokens it has, and how many of them are targets (0 in blocks).
+/// The numbers of tokens and targets (0 in blocks) of a block or a conversation.
 struct CountedBlock {
   int64_t offset = 0;
   int64_t tokens = 0;

@@ -19,10 +19,10 @@ struct BlockTokens {
   std::vector<uint8_t> targets;    ///< for conversations: for each token, 1 if it may be a target
 };
 
-/// Lines of JSON or text, as bytes or by a tokenizer, or conversations by a template, too.
+/// Encodes lines of JSON or text, as bytes or by a tokenizer, or conversations by a template.
 class DocumentCoder {
  public:
-  /// `format` is one of text (IsText).
+  /// `format` is a text format (IsText).
   DocumentCoder(const DataSettings& settings, DataFormat format);
   /// Appends the tokens of whole lines. `at_end`: they are the last of the file. `line` is the number of the first one,
   /// from 1, or 0 if it is not known; `offset` its byte. Throws UserError (kData) with file and line.

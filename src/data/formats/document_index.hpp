@@ -12,7 +12,7 @@
 
 namespace espalier {
 
-/// Where a block of a file begins, or a conversation.
+/// The begin of a block or conversation in a file.
 struct DocumentBlock {
   int64_t offset = 0;        ///< offset of its first byte
   int64_t first_token = 0;   ///< in the file
@@ -29,12 +29,12 @@ struct IndexedFile {
   uint64_t key = 0;
 };
 
-/// Writes an index under a temporary name and commits it by renaming. Every function throws UserError (kData) saying
-/// what cannot be written.
+/// Writes an index under a temporary name and commits it by renaming. Every function throws UserError (kData) that
+/// names the file it cannot write.
 class IndexWriter {
  public:
   explicit IndexWriter(const IndexedFile& of);
-  /// Removes what was not committed.
+  /// Removes uncommitted files.
   ~IndexWriter();
   IndexWriter(const IndexWriter&) = delete;
   IndexWriter& operator=(const IndexWriter&) = delete;
@@ -55,7 +55,7 @@ class IndexWriter {
 /// The index of a file: block k begins at entry k, and the last block ends with the file.
 class DocumentIndex {
  public:
-  /// Reads the index of a file; makes it if there is none that fits. Throws UserError (kData).
+  /// Reads the index of a file; makes it if no index matches. Throws UserError (kData).
   DocumentIndex(const std::string& path, OpenFiles& open, const DataSettings& settings, const DocumentCoder& coder);
   /// Whether there is an intact index for this file and these settings.
   static bool Exists(const IndexedFile& of);

@@ -28,7 +28,7 @@ void CheckIds(const FlatIds& ids, int64_t first, std::span<const int64_t> raw, s
 /// Ids [first, first + out.size()). Throws UserError (kData) on an id out of range.
 void ReadIds(const FlatIds& ids, OpenFiles& open, int64_t first, std::span<int32_t> out);
 
-/// How many ids fill the file after `offset`; refuses a part of one.
+/// Number of ids in the file after `offset`; refuses an incomplete id.
 int64_t CountIds(const InputFile& file, int64_t offset, IdType type);
 
 /// A file of flat ids without a header.

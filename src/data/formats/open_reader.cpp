@@ -1,4 +1,4 @@
-// Which format a file has, and which files paths mean.
+// The format of a file, and the files that paths name.
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -24,7 +24,7 @@ std::string GemmPlansInUse() {
                              : fmt::format("product plans {:08x}", Crc32c(text.data(), text.size()));
 }
 
-/// Where switches reduce (NVLink SHARP), the order of sums differs from call to call. A setting of the user is kept.
+/// If switches reduce (NVLink SHARP), the order of sums differs from call to call. A setting of the user is kept.
 void LetNoSwitchAdd() { setenv("NCCL_NVLS_ENABLE", "0", 0); }
 
 }  // namespace

@@ -117,7 +117,7 @@ StepTimes CudaExecutor::End() {
   return times;
 }
 
-/// Polls, so that an error elsewhere ends the wait.
+/// Polls, so that an error in another thread ends the wait.
 void CudaExecutor::AwaitDone(Marks& marks) {
   constexpr auto kNap = std::chrono::microseconds(20);
   while (true) {
@@ -158,7 +158,7 @@ void CudaExecutor::IssueKernel(const Call& call) {
   arena_.Use(call.end);
 }
 
-/// Makes the first element that is there a NaN: a fault on purpose.
+/// Sets the first existing element to NaN: an injected fault.
 void CudaExecutor::Spoil(const std::vector<Tensor>& outputs) {
   const auto x =
       std::ranges::find_if(outputs, [](const Tensor& t) { return t.dtype == Dtype::kF32 && Volume(t.shape) > 0; });

@@ -32,7 +32,7 @@ StreamExecutor::StreamExecutor(const Program& program, const Coordinate& coordin
       graphs_(GraphsWanted()) {
   CHECK(exchanges_.empty() || communication != nullptr,
         "the program communicates, but there is nothing to communicate with");
-  // Collective, so also if this rank communicates nothing.
+  // Collective: also called if this rank communicates nothing.
   if (communication != nullptr) comm_ = communication->Prepare(program, coordinate, std::move(exchanges_));
 }
 
@@ -55,7 +55,7 @@ void StreamExecutor::IssueStep(cudaEvent_t) {
 /// by one.
 bool StreamExecutor::MayCapture() const { return graphs_ && begun() > 0 && !FaultsArmed() && Clock() == nullptr; }
 
-/// A step that cannot be captured is issued instead, and so are all that follow.
+/// A step that cannot be captured is issued instead, as are all later ones.
 bool StreamExecutor::Capture() {
   cudaGraph_t graph = nullptr;
   CUDA_CALL(cudaStreamBeginCapture(streams_.Compute(), cudaStreamCaptureModeThreadLocal));

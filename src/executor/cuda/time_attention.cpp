@@ -16,7 +16,7 @@ namespace {
 constexpr double kRoundMicroseconds = 20000;
 constexpr int kMostRepetitions = 50;
 
-/// Operands of backward in memory of their own, after forward has made o and lse.
+/// Operands of backward in separate memory, after forward has computed o and lse.
 class Backward {
  public:
   Backward(const AttentionDemand& demand, int64_t workspace_bytes)

@@ -31,7 +31,7 @@ struct ChartText {
 /// The path of a circle around (x, y).
 std::string DotPath(double x, double y);
 
-/// The place for values, and the drawing so far.
+/// The area for values, and the drawing so far.
 class ChartFrame {
  public:
   ChartFrame(ChartText text, ChartSize size, std::vector<LegendEntry> legend);
@@ -44,7 +44,7 @@ class ChartFrame {
   /// With ticks at integers. The axis passes its values and pixels to the script of the page.
   void DrawXAxis(const Scale& x);
   void DrawYAxis(const Scale& y);
-  /// A vertical line through the place for values.
+  /// A vertical line through the area for values.
   void DrawMark(double x, std::string_view css_class);
   Svg& svg() { return svg_; }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kColours = 8;
 constexpr double kSpread = 50;     // limit of the largest value over the median: beyond it the axis is logarithmic
-constexpr size_t kFewPoints = 40;  // are shown one by one
+constexpr size_t kFewPoints = 40;  // this many points are shown one by one
 constexpr double kCross = 3.5;
 
 std::string ColourClass(size_t colour) { return fmt::format("c{}", colour % kColours); }
@@ -75,7 +75,7 @@ class LineChartDrawer {
     return std::string(kClasses[static_cast<size_t>(look)]);
   }
 
-  /// Curves with a name, and the kinds of marks that there are.
+  /// Curves with a name, and the kinds of marks in use.
   std::vector<LegendEntry> Legend() const {
     std::vector<LegendEntry> legend;
     for (const Curve& curve : chart_.curves)
@@ -116,7 +116,7 @@ class LineChartDrawer {
                  logarithmic ? Scale::Kind::kLogarithmic : Scale::Kind::kLinear);
   }
 
-  /// Dots have no gaps, and more gaps than columns cannot be seen.
+  /// Dots have no gaps; more gaps than columns would not be visible.
   std::vector<std::vector<Point>> PiecesOf(const Curve& curve) const {
     if (curve.look == CurveLook::kDots) return Pieces(curve.points, Gaps::kBridged);
     std::vector<std::vector<Point>> pieces = Pieces(curve.points, Gaps::kShown);

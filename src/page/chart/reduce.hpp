@@ -1,4 +1,4 @@
-// Fewer points where a screen cannot show them all.
+// Reduces points to the number that a screen can show.
 #pragma once
 
 #include <vector>

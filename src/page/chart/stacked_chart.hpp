@@ -1,4 +1,4 @@
-// Parts of a whole: over an axis as stacked areas, and as one bar.
+// Parts of a whole: as stacked areas over an axis, and as one bar.
 #pragma once
 
 #include <string>

@@ -111,7 +111,7 @@ class MetricChart {
   LineChart chart_;
 };
 
-/// Rows spread over the run, the first and the last included.
+/// Rows spread over the run, including the first and the last.
 std::vector<size_t> SpreadRows(size_t rows) {
   std::vector<size_t> chosen;
   const size_t count = std::min(rows, kRowsOfValues);

@@ -1,5 +1,4 @@
-// Everything in metrics.jsonl that is out of the ordinary: events, numbers that are not finite, lines that cannot be
-// read.
+// Unusual entries of metrics.jsonl: events, numbers that are not finite, lines that cannot be read.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -62,7 +62,7 @@ Extreme Lowest(const StepColumns& steps, std::string_view name) {
   return lowest;
 }
 
-/// The median since the last start, whose layout and machine the others may not have had.
+/// The median since the last start; earlier starts may have had another layout or machine.
 double MedianSinceStart(const RunHistory& history, std::string_view name) {
   const int64_t first = IntegerOf(Setup(history), "first_step").value_or(1);
   std::vector<double> values;
@@ -209,7 +209,7 @@ Table FactsOf(const Runs& runs) {
   return table;
 }
 
-/// One run has its facts in two columns.
+/// A single run has its facts in two columns.
 void AddFacts(const Table& facts, Html& html) {
   const auto middle = facts.rows.begin() + std::ssize(facts.rows) / 2;
   html.BeginColumns();

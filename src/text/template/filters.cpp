@@ -51,7 +51,7 @@ Value Joined(const Value& value, Reader& reader, Budget& budget) {
   return budget.Text(std::move(out));
 }
 
-/// The rest of the arguments, for a filter or a test of each element.
+/// The remaining arguments, for a filter or a test of each element.
 Arguments RestOf(Reader& reader) {
   Arguments rest;
   while (reader.left() > 0) rest.positional.push_back(reader.Need(""));

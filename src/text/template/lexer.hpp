@@ -1,4 +1,4 @@
-// The tokens of a template: text between tags, and what is in tags.
+// The tokens of a template: text between tags, and the content of tags.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ enum class ExpressionKind : uint8_t {
   kSlice,      ///< operand[from:to:step], each of which may be null
   kCall,       ///< operand(arguments)
   kFilter,     ///< operand|name(arguments)
-  kTest,       ///< operand is name(arguments)
+  kTest,       ///< the test name(arguments) of an operand
   kNot,
   kNegative,
   kBinary,   ///< name is the operator
@@ -74,7 +74,7 @@ struct Statement {
   std::vector<Statement> body = {}, otherwise = {};
 };
 
-/// Throws TemplateError with the line of what it does not know.
+/// Throws TemplateError with the line of an unsupported construct.
 std::vector<Statement> Parse(std::string_view source);
 
 }  // namespace espalier::jinja

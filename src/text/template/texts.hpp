@@ -13,7 +13,7 @@ namespace espalier::jinja {
 enum class Side : uint8_t { kLeft, kRight, kBoth };
 enum class Letters : uint8_t { kUpper, kLower, kCapitalized };
 
-/// Without characters of `set`, or white space, at the ends.
+/// Removes characters of `set`, or white space, at the ends.
 std::string Strip(std::string_view text, const std::optional<std::string>& set, Side side);
 /// Fails for letters beyond ASCII; `name` is the caller's name for the message.
 std::string InCase(std::string_view name, std::string text, Letters letters);
@@ -25,7 +25,7 @@ std::string MethodTitled(std::string text);
 std::string Replaced(const std::string& text, const std::string& from, const std::string& to, int64_t most,
                      Budget& budget);
 Value Split(const std::string& text, Reader& reader, bool from_right);
-/// Whether the text begins or ends with one text or one of a tuple.
+/// Whether the text begins or ends with one text, or with one of a tuple's.
 bool HasEdge(const std::string& text, const Value& edges, bool at_end);
 std::string Indented(const std::string& text, Reader& reader, Budget& budget);
 

@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-/// One track with everything that its rows show.
+/// One track with the data of all its rows.
 struct PictureTrack {
   const Track* track = nullptr;
   PictureJobs jobs;
@@ -25,7 +25,7 @@ struct Window {
 /// The breakdown of a part of the step.
 Breakdown BreakDown(const PictureTrack& track, const Window& window);
 
-/// A bar of the compute row. The compute lane of a gap waits, at least a fraction of the time for communication.
+/// A bar of the compute row. In a gap the compute lane waits, at least a fraction of the time for communication.
 struct Bar {
   double begin_us = 0, end_us = 0;
   int job = -1;            ///< -1: a gap
@@ -47,7 +47,7 @@ struct TransferCell {
   double exposed = 0, hidden = 0;  ///< 0 .. 1, in steps of 1/4
 };
 
-/// The row of an axis, in time order; neighbours of equal shares are one cell, empty cells are left out.
+/// The row of an axis, in time order; neighbours with equal shares are one cell, empty cells are left out.
 std::vector<TransferCell> TransfersOf(const PictureTrack& track, CommAxis axis, const Window& window);
 
 }  // namespace espalier

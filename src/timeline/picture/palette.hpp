@@ -15,7 +15,8 @@ std::string ClassOf(JobKind kind, int chunk);
 bool IsLight(JobKind kind, int chunk, int chunks);
 std::string_view LegendOf(JobKind kind);  ///< "forward"
 
-/// The classes of the whole picture, which is in an element of class "timeline"; stages have at most `chunks` chunks.
+/// The classes of the whole picture, which is inside an element of class "timeline"; stages have at most `chunks`
+/// chunks.
 std::string StyleSheet(int chunks);
 
 }  // namespace espalier

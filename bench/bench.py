@@ -108,7 +108,7 @@ class Results:
 
 
 def rounds(shape, o, ways, end):
-    """Rounds in turn, as many as were asked for or as there is time for before `end`, and a step instruction by
+    """Rounds in turn, as many as requested or as there is time for before `end`, and one step timed instruction by
     instruction."""
     issued = [ISSUED] if shape.small and o.device == "cuda" and "espalier" in ways else []
     results, begin = Results([*ways, *issued]), time.monotonic()
@@ -126,7 +126,7 @@ def rounds(shape, o, ways, end):
 
 
 def bench(name, o, ways, begin):
-    """All of a shape, its planning included, within --seconds."""
+    """Runs a shape, its planning included, within --seconds."""
     shape = Shape(name, o)
     m = shape.values["model"]
     print(

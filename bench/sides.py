@@ -1,4 +1,4 @@
-"""One turn of each side of the benchmark: a process that trains some steps, and what it measured. Standard library
+"""One turn of each side of the benchmark: a process that trains some steps, and its measurements. Standard library
 only."""
 import contextlib, json, math, os, shutil, signal, statistics, subprocess, tempfile, time
 
@@ -16,7 +16,7 @@ def last_words(text):
 
 
 def python_environment():
-    """The environment with the library path of before, since the packages of .gpu/ are none of PyTorch's."""
+    """The environment with the original library path, since the packages in .gpu/ are not meant for PyTorch."""
     environment = dict(os.environ)
     if "ESPALIER_HOST_LIBRARY_PATH" in environment:
         environment["LD_LIBRARY_PATH"] = environment["ESPALIER_HOST_LIBRARY_PATH"]
@@ -25,7 +25,7 @@ def python_environment():
 
 
 def read_steps(path):
-    """The step lines of metrics.jsonl that are written to their ends."""
+    """The complete step lines of metrics.jsonl."""
     if not os.path.exists(path):
         return []
     with open(path) as file:
@@ -42,8 +42,8 @@ def read_times(path):
 
 
 def run_until(done, folder, command, seconds, environment=None):
-    """Runs Espalier until done() holds, and kills it then, before it saves gigabytes. If it never holds, Failed gives
-    the last words."""
+    """Runs Espalier until done() holds, then kills it before it saves gigabytes. If it never holds, Failed has the last
+    lines of output."""
     log = os.path.join(folder, "log")
     with open(log, "w") as output:
         run = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)

@@ -34,7 +34,7 @@ def text(value, form):
 
 
 def show(shape, results, peak):
-    """Prints the table and returns all that is in it."""
+    """Prints the table and returns its content."""
     bare, found = rows(shape, results, peak)
     print(f"{'':<22}" + "".join(f" {title:>{width}}" for title, width, _, _ in COLUMNS))
     for r in found:
@@ -70,8 +70,7 @@ def parts(shape, results, found, bare):
 
 
 def by_kind(times):
-    """A row for every kind of instruction on the compute lane, the longest first, and one for what none of them
-    took."""
+    """A row for every kind of instruction on the compute lane, the longest first, and one for the remaining time."""
     rows = {}
     for row in (r for r in times["instructions"] if r["lane"] == "compute"):
         total = rows.setdefault(row["kind"], {"kind": row["kind"], "count": 0, "seconds": 0, "flops": 0, "bytes": 0})

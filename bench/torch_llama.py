@@ -39,7 +39,7 @@ class Attention(nn.Module):
 
 
 def rotated(x, cos, sin):
-    """Rotary positions as Hugging Face pairs them: element i with element i + half."""
+    """Rotary positions with Hugging Face's pairs: element i with element i + half."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
@@ -105,7 +105,7 @@ class Llama(nn.Module):
 
 
 def read_tokens(data):
-    """All tokens of the deck's files: bytes of texts, a zero between two, or ids."""
+    """All tokens of the deck's files: bytes of texts with a zero in between, or ids."""
     paths = sorted({p for pattern in data["paths"] for p in glob.glob(pattern, recursive=True) if os.path.isfile(p)})
     if data["format"] == "text":
         return torch.frombuffer(bytearray(b"\0".join(open(p, "rb").read() for p in paths)), dtype=torch.uint8).long()
@@ -194,7 +194,7 @@ class Trainer:
                     raise
             self.optimizer.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
-            torch._dynamo.reset()  # drop what was compiled for the microbatch that did not fit
+            torch._dynamo.reset()  # drop the code compiled for the microbatch that did not fit
             self.micro //= 2
         self.optimizer.zero_grad(set_to_none=True)
         del states

@@ -32,7 +32,7 @@ const std::vector<std::byte>& MessageNumbers() {
   return numbers;
 }
 
-/// A box of `extents` somewhere in a larger tensor at `base`; `margin` as much larger in each dim.
+/// A box of `extents` somewhere in a larger tensor at `base`; `margin` is the difference in each dim.
 View BoxIn(std::byte* base, Dtype dtype, const Shape& extents, int64_t margin) {
   Tensor tensor{base, dtype, extents, Shape(extents.size(), 0)};
   Box box;

@@ -25,19 +25,20 @@ struct Grid {
   size_t shared_bytes;
 };
 
-/// Runs `thread` once for every thread of the grid; on return all is done.
+/// Runs `thread` once for every thread of the grid, and returns when all have ended.
 void RunGrid(const Grid& grid, const std::function<void()>& thread);
 
 /// Runs a launch: at once, unless a runtime with streams of its own sets another function.
 extern void (*issue)(cudaStream_t stream, std::function<void()> work);
 
-/// What a thread waits for: the whole block, or the lanes of a warp that `mask` names.
+/// Which threads a thread waits for: the whole block, or the lanes of a warp that `mask` names.
 enum class Meeting : uint8_t { kNone, kBlock, kWarp, kShuffle, kBallot };
 
-/// Waits for the others. kShuffle: the `value` of lane `source`; kBallot: the lanes whose value is not 0.
+/// Waits for the others. kShuffle: returns the `value` of lane `source`; kBallot: returns the lanes whose value is not
+/// 0.
 uint64_t Meet(Meeting meeting, uint32_t mask = 0, uint64_t value = 0, int source = 0);
 
-/// A broken invariant of a kernel.
+/// Reports a broken invariant of a kernel.
 [[noreturn]] void Fail(const char* what);
 
 /// Index of the calling thread in its warp.
@@ -56,7 +57,7 @@ T Shuffle(uint32_t mask, T value, int source) {
   return value;
 }
 
-/// `lane`, or the caller's own where that is outside its group of `width` lanes.
+/// `lane`, or the caller's own if `lane` is outside its group of `width` lanes.
 inline int LaneInGroup(int lane, int width) { return lane >= 0 && lane / width == Lane() / width ? lane : Lane(); }
 
 }  // namespace espalier::emulation
@@ -113,7 +114,7 @@ void __stwb(T* p, T x) {
 inline int __popc(uint32_t x) { return std::popcount(x); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(x)) + 1; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-/// y as far off as a function may be, up for some arguments and down for others.
+/// y with the largest allowed error of a function, upwards for some arguments and downwards for others.
 inline float OffByUlps(float y, float ulps, float argument) {
   const float sign = std::bit_cast<uint32_t>(argument) * 2654435761u >> 31 != 0 ? 1.0f : -1.0f;
   return y * (1.0f + sign * ulps / (1 << 24));
@@ -128,7 +129,7 @@ inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
 
 namespace espalier::cuda {
 
-/// Bytes of a kernel's parameters that a launch may have, since CUDA 12.1.
+/// Limit of the bytes of a kernel's parameters, since CUDA 12.1.
 inline constexpr size_t kMostParameterBytes = 32764;
 
 /// The limit of compute capability 8.6, the smallest from 8.0 to 9.0.

@@ -5,7 +5,7 @@
 
 namespace espalier::emulation {
 
-/// Calls of its attention so far, forward and backward.
+/// Number of attention calls so far, forward and backward.
 int64_t FusedAttentionCalls();
 
 }  // namespace espalier::emulation

@@ -21,11 +21,11 @@
 using espalier::MpiState;
 
 struct ncclComm {
-  MPI_Comm mpi = MPI_COMM_NULL;  ///< none if there is one rank
+  MPI_Comm mpi = MPI_COMM_NULL;  ///< none for a single rank
   int rank = 0, size = 1;
   int polls_until_made = 0;
-  bool in_graph = false;  ///< some call was captured
-  uint32_t sums = 0;      ///< that a switch has made, from a number that is another in every run
+  bool in_graph = false;  ///< a call was captured
+  uint32_t sums = 0;      ///< number of sums that a switch has made, from a start that differs in every run
 };
 
 namespace {
@@ -133,7 +133,7 @@ void Sum(const std::vector<std::vector<std::byte>>& shards, size_t first, void* 
   }
 }
 
-/// With ESPALIER_EMULATED_NVLS=1, as where switches add up.
+/// With ESPALIER_EMULATED_NVLS=1, as if switches reduce.
 bool SwitchAdds() {
   const auto is = [](const char* name, const char* wanted) {
     const char* value = std::getenv(name);
@@ -191,7 +191,7 @@ void CheckBesideGraphs(ncclComm* comm) {
     Refuse("a call on a communicator that a graph under way may hold");
 }
 
-/// The memory of both sides, in bytes, and the offset of one in the other if a call is in place.
+/// Checks the memory of both sides, in bytes, and the offset of one in the other if a call is in place.
 void CheckInPlace(const void* from, size_t from_bytes, const void* to, size_t to_bytes, std::ptrdiff_t to_behind_from) {
   const auto *a = static_cast<const std::byte*>(from), *b = static_cast<const std::byte*>(to);
   if (a < b + to_bytes && b < a + from_bytes && b - a != to_behind_from)
@@ -209,7 +209,7 @@ ncclResult_t Issue(ncclComm* comm, cudaStream_t stream, std::function<void()> wo
 struct EmulatedId {
   char word[16] = "emulated";
   int maker = 0;   ///< world rank
-  int number = 0;  ///< among those that it made
+  int number = 0;  ///< number among the ids that it made
 };
 
 int WorldRank() {
@@ -220,7 +220,7 @@ int WorldRank() {
   return rank;
 }
 
-/// World ranks of the members, who tell the maker of the id who they are.
+/// World ranks of the members, who send their ranks to the maker of the id.
 std::vector<int> Meet(const EmulatedId& id, int ranks, int rank) {
   const int self = WorldRank(), tag = id.number;
   std::vector<int> members(static_cast<size_t>(ranks), -1);

@@ -20,7 +20,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-/// The communication of a program, resolved as an executor does.
+/// The communication of a program, resolved as in an executor.
 std::vector<CommInstruction> Resolve(const Program& program, const Coordinate& coordinate, const Arena& arena) {
   const auto tensors = [&](const std::vector<Operand>& operands) {
     std::vector<Tensor> all;
@@ -44,7 +44,7 @@ std::vector<CommInstruction> Resolve(const Program& program, const Coordinate& c
   return instructions;
 }
 
-/// A stream for each lane, from an event of the first to another.
+/// A stream for each lane, from an event of the first stream to another.
 class Lanes {
  public:
   cudaStream_t First() const { return streams_.Compute(); }

@@ -34,15 +34,15 @@ Input ReadInput(const std::string& text) {
   return input;
 }
 
-/// Passes of microbatches through layers over the whole world, with the hops of a ring: small enough to compile
-/// thousands of times.
+/// Microbatches times layers over the whole world, times the hops of a ring: small enough to compile thousands of
+/// times.
 bool IsSmall(const Deck& deck, const Mesh& mesh) {
   const double work = double(deck.model.layers) * double(BatchOf(deck, mesh).microbatches) * double(deck.parallel.cp);
   return mesh.Ranks() <= kMostRanks && work <= kMostWork && deck.model.layers * mesh.Degree(Axis::kPp) <= kMostWork &&
          work * mesh.Ranks() <= 4 * kMostWork;
 }
 
-/// Every buffer of a rank is in its arena, and the arena is no larger than the relations promise.
+/// Checks that every buffer of a rank is in its arena, and that the arena is no larger than the relations promise.
 void RequirePlaced(const Program& program) {
   const auto placed = [&](const Operand& operand) {
     return operand.bytes >= 0 && operand.offset >= 0 && operand.offset <= program.arena_bytes - operand.bytes;

@@ -15,10 +15,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace espalier::fuzz {
 
-/// Bytes that operator new has given out and not taken back, and the most since the last Reset.
+/// Bytes that operator new has allocated and that are not freed, and their maximum since the last Reset.
 struct Heap {
   static void Reset();
-  static int64_t Peak();  ///< above what was held at the last Reset
+  static int64_t Peak();  ///< peak above the bytes that were allocated at the last Reset
 };
 
 /// Counts that the runner reports besides its own.
@@ -48,7 +48,7 @@ bool IsRefused(ExitStatus status, const Work& work) {
   }
 }
 
-/// Call around what reads the input: holds it to `most` bytes of heap.
+/// Calls code that reads the input, with a limit of `most` bytes of heap.
 template <typename Work>
 auto Within(int64_t most, const Work& work) {
   struct Guard {

@@ -7,8 +7,8 @@
 
 namespace espalier::fuzz {
 
-/// `read` makes a Deck of an input of `bytes` bytes. Tables of the TOML library and messages take a few hundred bytes
-/// for one of the text.
+/// `read` makes a Deck from an input of `bytes` bytes. Tables of the TOML library and messages take a few hundred bytes
+/// per byte of text.
 template <typename Read>
 void TryDeck(size_t bytes, const Read& read) {
   std::string effective;

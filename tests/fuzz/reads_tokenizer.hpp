@@ -10,7 +10,7 @@
 
 namespace espalier::fuzz {
 
-/// Parsed JSON takes some hundred bytes for a value of one; an encoder has a cache of words of 2 MiB.
+/// Parsed JSON takes some hundred bytes for a value of one byte; an encoder has a cache of words of 2 MiB.
 inline int64_t TokenizerAllowance(size_t bytes) { return (int64_t{16} << 20) + 400 * static_cast<int64_t>(bytes); }
 
 /// Encodes and decodes.

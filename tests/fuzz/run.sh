@@ -28,7 +28,7 @@ List() {
   echo "$finished/$1-${program:0:12}"
 }
 
-# Parts NAME COUNT SIZE: as many parts as make COUNT inputs, but for the finished ones: SEED NAME SIZE LIST.
+# Parts NAME COUNT SIZE: prints the parts that make COUNT inputs, without the finished ones: SEED NAME SIZE LIST.
 Parts() {
   local name=$1 count=$2 size=$3 list seed
   list=$(List "$name")
@@ -50,7 +50,7 @@ export -f Try
   for name in hdf5 shard tokens compile; do Parts "$name" "$files" 1000; done
 } | sort -n | xargs -r -L 1 -P "$(nproc)" bash -c 'Try "$@"' try
 
-# Sums, and the worst of each.
+# Sums, and the worst values.
 for name in "${names[@]}"; do
   tr ' =' '\n ' <"$(List "$name")" | awk -v name="$name" '
     NF == 2 { sum[$1] += $2; if ($2 > most[$1]) most[$1] = $2 }

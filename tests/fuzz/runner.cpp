@@ -44,7 +44,7 @@ extern "C" void Keep(int signal) {
   if (signal == SIGPROF) ::raise(signal);
 }
 
-/// On a stack of its own: the usual one may be what has run out.
+/// On a separate stack: the usual one may have overflowed.
 void KeepOnSignals() {
   static std::array<char, 1 << 16> stack;
   const stack_t own{stack.data(), 0, stack.size()};
@@ -55,7 +55,7 @@ void KeepOnSignals() {
   for (size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &before[i]);
 }
 
-/// SIGPROF after so much processor time: a hang, however busy the machine is.
+/// SIGPROF after this much processor time: a hang, however busy the machine is.
 void SetClock(int seconds) {
   const itimerval timer{{0, 0}, {seconds, 0}};
   ::setitimer(ITIMER_PROF, &timer, nullptr);
@@ -107,8 +107,8 @@ void Try(std::string bytes) {
   SetClock(0);
 }
 
-/// Tries each. Returns what is worth changing: all of them, and the good ones as often as makes them half, since those
-/// that are broken already seldom get far.
+/// Tries each input. Returns the inputs that are worth changing: all of them, and the good ones often enough to be half
+/// of the list, since broken inputs seldom get far.
 std::vector<std::string> Replay(const std::vector<std::string>& corpus) {
   std::vector<std::string> good, all = corpus;
   for (const std::string& text : corpus) {
@@ -142,7 +142,7 @@ int main(int argc, char** argv) {
   Mutator mutator(mutated, WordsOf(corpus), seed);
   const double start = ProcessorMs();
   for (int64_t i = 0; i < count; ++i) Try(mutator.Next());
-  // Read by run.sh.
+  // run.sh reads this line.
   std::printf(
       "%s seed=%llu corpus=%zu corpus_accepted=%lld mutated=%lld accepted=%lld seconds=%.1f slowest_ms=%.1f "
       "heap=%lld\n",

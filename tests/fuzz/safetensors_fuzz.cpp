@@ -9,7 +9,7 @@
 namespace espalier::fuzz {
 namespace {
 
-/// JSON takes some hundred bytes for a value of one.
+/// JSON takes some hundred bytes for a value of one byte.
 int64_t Allowance(size_t bytes) { return (int64_t{1} << 20) + 400 * static_cast<int64_t>(bytes); }
 
 void TryFile(const std::string& bytes) {

@@ -44,7 +44,7 @@ void RequireLoaded(Base& base, const std::string& bytes) {
     if (tensor.part) continue;
     const ManifestTensor& stored = *base.manifest.Find(tensor.name);
     for (const ManifestPiece& piece : stored.pieces) {
-      // One tensor of one dim or cut on dim 0 alone is contiguous: enough to show that places are right.
+      // A tensor with one dim, or cut only on dim 0, is contiguous: enough to check the offsets.
       const int64_t row = Volume(tensor.type.shape) / tensor.type.shape[0] * SizeOf(tensor.type.dtype);
       const int64_t size = stored.BytesOf(piece);
       if (base.manifest.files[static_cast<size_t>(piece.file)].name != kShard || size % row != 0 ||

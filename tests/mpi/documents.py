@@ -62,7 +62,7 @@ def documents():
 
 
 def alone(folder, deck, model):
-    """The mean loss of the documents, each from a run of its own. The last of them has only its first token."""
+    """The mean loss of the documents, each from a separate run. The last of them has only its first token."""
     loss = targets = 0
     for i, document in enumerate(documents()[:-1]):
         if len(document) == 1:
@@ -115,8 +115,8 @@ def trains(checks, folder):
 
 
 def masked(folder, name, neighbours):
-    """A file of the documents in which the targets of two documents count alone; `neighbours` are the tokens, in turn,
-    of all others, whose ends stay; empty: their own."""
+    """A file of the documents in which only the targets of two documents count; `neighbours` are the tokens, in turn,
+    of all others, whose end bytes stay; empty: their own tokens."""
     counted, ids, bits = (2, 7), [], []
     for i, document in enumerate(documents()):
         if neighbours and i not in counted:

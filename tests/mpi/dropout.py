@@ -1,7 +1,7 @@
 """Dropout against plain loops in fp64: a small GPT-2 and a small Llama, forward and backward, with the masks that
 doc/numerics.md defines. Losses and gradient norms of three steps agree to 1e-5. A tiny learning rate leaves the weights
-as they are, so that the steps differ in data and masks alone. Validation drops nothing, a restart goes on with the same
-masks bitwise, and other rates are other numbers. Standard library only."""
+unchanged, so that the steps differ only in data and masks. Validation drops nothing, a restart continues bitwise with
+the same masks, and other rates give other numbers. Standard library only."""
 import math
 import os
 
@@ -63,7 +63,7 @@ class Matrix:
 
 
 class Tape:
-    """Operations on matrices, undone in reverse order."""
+    """Operations on matrices; their gradients are computed in reverse order."""
 
     def __init__(self):
         self.steps = []
@@ -111,7 +111,7 @@ class Tape:
         return self.made([[x * f for x, f in zip(r, c)] for r, c in zip(a.rows, constants)], backward)
 
     def each(self, f, slopes, *inputs):
-        """f of the elements of all inputs; `slopes` has its derivatives."""
+        """f applied to the elements of all inputs; `slopes` has its derivatives."""
         def backward(g):
             for i, row in enumerate(g):
                 for j, dy in enumerate(row):
@@ -295,7 +295,7 @@ class Llama(Model):
         return self.tape.norm(x, self.matrix(name + ".weight", DIM))
 
     def rotated(self, x):
-        """x cos + (its halves exchanged, one negative) sin, of each head."""
+        """x cos + (its halves exchanged, one negated) sin, for each head."""
         half, heads = HEAD_DIM // 2, len(x.rows[0]) // HEAD_DIM
         angles = [[p * THETA ** (-2 * (i % half) / HEAD_DIM) for _ in range(heads) for i in range(HEAD_DIM)]
                   for p in range(LENGTH)]

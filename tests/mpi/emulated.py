@@ -18,7 +18,7 @@ LAYOUTS = {
 
 
 def environment(**settings):
-    """For the runs to come; None takes a variable away."""
+    """Environment of the following runs; None removes a variable."""
     for name, value in settings.items():
         ENVIRONMENT.pop(name, None)
         if value is not None:
@@ -53,7 +53,7 @@ def check_one_rank(checks, home):
 
 
 def train_and_listen(run_dir, ranks, overrides):
-    """The run, and what it said."""
+    """Trains; returns the run and its output."""
     done = launch(ranks, ["run", DECK, "-d", run_dir, *overrides])
     if done.returncode != 0:
         sys.exit(done.stdout)
@@ -80,7 +80,7 @@ def check_capture(checks, home):
 
 
 def check_hungry(checks, home):
-    """cuDNN wants more workspace than planned: it computes smaller parts, or the plain kernels compute the call."""
+    """cuDNN needs more workspace than planned: it computes smaller parts, or the plain kernels compute the call."""
     run = train(home("planned"), 1, [*LONG, CUDA])
     for appetite, text in (("hungry", "sequences and"), ("starving", "the plain kernel computes it")):
         environment(ESPALIER_EMULATED_CUDNN=appetite)
@@ -93,7 +93,7 @@ def check_hungry(checks, home):
 
 
 def check_checkpoints(checks, home):
-    """Either goes on where the other stopped; each loads the very bits that were saved."""
+    """Each device continues where the other stopped, and loads exactly the saved bits."""
     steps = ["checkpoint.every_steps=3", "checkpoint.at_start=true"]
     straight = {device: train(home(f"straight-{device[11:]}"), 1, [*BASE, *steps, device]) for device in (CPU, CUDA)}
     for device, other in ((CPU, CUDA), (CUDA, CPU)):
@@ -111,8 +111,8 @@ def check_checkpoints(checks, home):
 
 
 def check_fp8(checks, home):
-    """Matmuls in fp8: operands are rounded as on the processor, so that only the order of sums differs. The rows of
-    strips are in several blocks, each a GEMM of its own."""
+    """fp8 matmuls: operands are rounded as on the processor, so that only the order of sums differs. The rows of strips
+    are in several blocks, each with its own GEMM."""
     environment(ESPALIER_EMULATED_GPUS="2")
     strips = ["parallel.tp=2", "overlap.tensor_strips=2", NCCL]
     for scaling in ("tensor", "row"):
@@ -129,7 +129,7 @@ def check_fp8(checks, home):
 
 
 def check_moments(checks, home):
-    """Moments of bf16, of AdamW and of Muon: the same random bits as on the processor."""
+    """bf16 moments of AdamW and of Muon: the same random bits as on the processor."""
     for optimizer in ("adamw", "muon"):
         keys = [*BASE, "precision.moments=bf16", f"optimizer.name={optimizer}", "checkpoint.at_start=true"]
         name = lambda word: home(f"moments-{optimizer}-{word}")
@@ -169,7 +169,7 @@ def check_layouts(checks, home):
 
 
 def check_rounded(checks, home):
-    """Gradients that are sent in bf16, with the library's sums and with ours, against the processor."""
+    """Gradients sent in bf16, with the library's sums and with ours, compared with the processor."""
     layout = [*BASE, "parallel.dp_shard=2", "parallel.reduce_dtype=bf16", "model.vocab=263"]
     cpu = train(home("rounded-cpu"), 2, [*layout, CPU])
     environment(ESPALIER_EMULATED_GPUS="2")
@@ -183,7 +183,7 @@ def check_rounded(checks, home):
     environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_NCCL_NATIVE=None)
 
 
-# bf16 with chunks of 128 tokens, which cuDNN's attention takes in blocks: emulated too.
+# bf16 with chunks of 128 tokens, which cuDNN's attention computes in blocks: emulated too.
 LONG = [
     "precision.compute=bf16", "model.layers=1", "model.dim=32", "model.heads=4", "model.kv_heads=2", "model.ffn_dim=48",
     "model.seq_len=512", "batch.global=2", "run.steps=3", "optimizer.eps=1e-6"
@@ -200,7 +200,7 @@ def blocks_of_two(heads, kv_heads):
 
 
 def check_attention(checks, home):
-    """Context parallelism in bf16: attention in blocks of cuDNN's, in every way of it."""
+    """Context parallelism in bf16: attention in cuDNN blocks, in each of its ways."""
     cpu = train(home("long-cpu"), 1, [*LONG, CPU])
     environment(ESPALIER_EMULATED_GPUS="2")
     for way, heads in HEADS.items():
@@ -235,7 +235,8 @@ WINDOWS = ["model.sliding_window=7", "model.full_attention_layers=1"]
 
 
 def check_masks(checks, home):
-    """Windows and documents: the plain kernels in fp32; in bf16 cuDNN's with a window, and what it has no mask for."""
+    """Windows and documents: the plain kernels in fp32; in bf16 cuDNN with a window, and the plain kernels for masks
+    that it lacks."""
     masks = {"windows": WINDOWS, "documents": DOCUMENTS, "both": [*WINDOWS, *DOCUMENTS]}
     for mask, keys in masks.items():
         cpu = train(home(f"{mask}-cpu"), 1, [*BASE, *keys, CPU])
@@ -272,7 +273,7 @@ def events(run, event):
 
 
 def check_guard(checks, home):
-    """A step that is not finite, judged while the next one runs: the weights are those that the processor has then."""
+    """A step that is not finite, judged while the next one runs: the weights equal the processor's."""
     name = "gradients/model.layers.0.self_attn.o_proj.weight"
     listed = program(1, 0, [*BASE, CUDA])
     found = [re.match(r" *(\d+) compute +[BW]0 .*-> \((?:.*, )?" + re.escape(name) + "@", line) for line in listed]

@@ -100,7 +100,7 @@ def compare_bits(checks, runner):
 
 
 def rounds_and_scales(checks, runner):
-    """The switches do something: fp8 is not bf16, and rows are not tensors."""
+    """The switches have an effect: fp8 differs from bf16, and scales by row from scales by tensor."""
     losses = [runner.train((1, 1, 1, 1), keys).curve("loss") for keys in (BF16, [*FP8, TENSOR], [*FP8, ROW])]
     checks.that(len({tuple(curve) for curve in losses}) == 3, "bf16 and the two scalings train differently")
     checks.that(all(difference(curve, losses[0]) < 0.01 for curve in losses[1:]), "but nearly as bf16")

@@ -17,7 +17,7 @@ std::string Join(AxisSet axes) {
   return text;
 }
 
-/// "A" in a type means the axes of the group.
+/// "A" in a type stands for the axes of the group.
 std::string Substitute(std::string type, AxisSet axes) {
   for (size_t at; (at = type.find("{A}")) != std::string::npos;) type.replace(at, 3, "{" + Join(axes) + "}");
   return type;
@@ -25,7 +25,7 @@ std::string Substitute(std::string type, AxisSet axes) {
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
-/// Runs one op over `axes` for two steps and compares all of its outputs with what every rank can compute.
+/// Runs one op over `axes` for two steps and compares all of its outputs with values that every rank can compute.
 void Check(const std::string& kind, const Mesh& mesh, AxisSet axes, const Pairs& tensors,
            MpiCommunicationOptions options = {}) {
   SCOPED_TRACE(kind + " over " + Name(axes) + " of " + mesh.ToString() + ": " + tensors[0].first);

@@ -1,4 +1,4 @@
-// Programs by hand on many ranks, with values that every rank can compute for every other.
+// Handwritten programs on many ranks, with values that every rank can compute for every other.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,9 +34,9 @@ class ProgramBuilder {
   const Coordinate& coordinate() const { return coordinate_; }
   int stage() const { return program_.stage; }
 
-  /// Values live on `chunk`, which lives on the stage of that number.
+  /// Values are on `chunk`, which is on the stage of that number.
   int AddValue(const std::string& name, const std::string& type, int chunk = kAllChunks);
-  /// Memory on this rank.
+  /// Allocates memory on this rank.
   void Place(int value);
   /// Runs an op here; gives communication its exact workspace.
   Instruction& Run(Op op, Lane lane);
@@ -44,7 +44,7 @@ class ProgramBuilder {
   int AddOp(Op op) { return graph_.AddOp(std::move(op)); }
 
   const Graph& graph() const { return graph_; }
-  /// With waits planned from memory.
+  /// The program, with waits planned from memory.
   Program Take();
 
  private:

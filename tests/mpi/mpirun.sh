@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a program on N ranks of this machine, however few cores it has: mpirun.sh N PROGRAM [ARGUMENT...]
+# Runs a program on N ranks of this machine, with any number of cores: mpirun.sh N PROGRAM [ARGUMENT...]
 ranks=$1
 shift
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -1,4 +1,4 @@
-"""What a profiler sees of runs on emulated GPUs: properly nested NVTX ranges for each run of a program and for the jobs
+"""Ranges in a profiler of runs on emulated GPUs: properly nested NVTX ranges for each run of a program and for the jobs
 that it issues. Also, the peak of a GPU without a known datasheet is measured. Skipped without the emulated module."""
 import collections, os, re, sys
 
@@ -10,8 +10,8 @@ ISSUE = re.compile(r"issue run (\d+) of a program")
 
 
 def ranges(path):
-    """By process and thread: the ranges as (depth, name), in the order in which they begin. Ends the test if one is not
-    closed, or closed twice."""
+    """By process and thread: the ranges as (depth, name), in the order in which they begin. Ends the test if a range is
+    not closed, or closed twice."""
     open_of, seen = collections.defaultdict(list), collections.defaultdict(list)
     for line in open(path):
         thread, word, *name = line.rstrip("\n").split(" ", 2)

@@ -46,7 +46,7 @@ void CheckNeighbours(const Mesh& mesh, const std::vector<std::vector<std::string
     }
   Runner runner(builder.Take(), nullptr, options);
   for (int step = 0; step < 3; ++step) {
-    // The step's number carries who sent it, so that a message from another stage or step would show.
+    // The step's number encodes the sender, so that a message from another stage or step would be noticed.
     for (const Travel& t : sent) Fill(runner.At(t.value), runner.TypeOf(t.value), t.id, 0, step * 100 + t.from);
     runner.executor().RunStep();
     for (const Travel& t : received)
@@ -84,7 +84,7 @@ TEST(Pipeline, LongMessagesTravelInParts) {
 }
 
 TEST(Pipeline, PiecesOfNoElementsSendNothing) {
-  // 1 element over tp leaves the last members without any.
+  // 1 element over tp leaves the last members without elements.
   for (const Mesh& mesh : PipelineMeshes()) CheckNeighbours(mesh, {{"f32[1{tp},3]"}, {"f32[1{tp},3]", "bf16[1{tp}]"}});
 }
 

@@ -25,7 +25,7 @@ void CheckKernel(const KernelCall& call) {
   wrong_elements += CountWrong(call.inputs[0], to_types[static_cast<size_t>(track)], track, Attribute(call, "members"),
                                Reduce::kSum, step_now);
 }
-/// The ops of the tracks run kernels of this test: rope_table fills a value, clip verifies one.
+/// The ops of the tracks run kernels of this test: rope_table fills a value, clip checks one.
 Kernel FindKernel(std::string_view op) {
   if (op == "rope_table") return FillKernel;
   if (op == "clip") return CheckKernel;

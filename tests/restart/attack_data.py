@@ -8,7 +8,7 @@ from support.jobs import Job
 from support.recorded import recorded
 from support.runs import Checks, DECK, ENVIRONMENT, Metrics, ROOT, executable, launch, train
 
-PATIENCE = 120  # seconds for anything that should take a few
+PATIENCE = 120  # seconds, for operations that should take a few
 SMALL = ["run.steps=4", "model.layers=1", "batch.global=4", "checkpoint.restart=auto", "run.watchdog_s=20"]
 
 
@@ -80,7 +80,7 @@ def h6_other_data_under_the_same_name(checks, home):
 
 
 def h6_another_file_system_for_the_run(checks, home):
-    """Rank 1 has an empty file system of its own where the run's folder is."""
+    """On rank 1 the run's folder is on another, empty file system."""
     folder = os.path.join(home, "h6-disk")
     os.makedirs(folder)
     run = [executable(), *arguments(os.path.join(folder, "run"), "parallel.dp_shard=2", "run.watchdog_s=0")]
@@ -153,7 +153,7 @@ def held(home, name, fault, *more):
 
 
 def released(job):
-    """Lets it go on; exit status and text."""
+    """Releases the run; returns exit status and text."""
     job.release()
     return job.end(), job.text()
 
@@ -161,7 +161,7 @@ def released(job):
 def m12_a_stop_while_data_are_opened(checks, home):
     with held(home, "stop", "open-data:hold") as job:
         job.send(0, signal.SIGTERM)
-        time.sleep(1.5)  # an opening that takes less is finished
+        time.sleep(1.5)  # a shorter opening is finished
         status, text = released(job)
     checks.that(status == 75 and "SIGTERM while the data were opened" in text,
                 f"M12: a stop is obeyed while data are opened (exit status {status})")
@@ -193,7 +193,7 @@ def flat_file(path, vocab, count):
 
 
 def megatron_file(path, vocab, count):
-    """Sequences of a million tokens and a .bin without a byte on disk."""
+    """Sequences of a million tokens and a .bin whose bytes are not allocated on disk."""
     lengths = [10**6] * (count // 10**6)
     with open(path[:-4] + ".idx", "wb") as file:
         file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(lengths) + 1))
@@ -204,8 +204,8 @@ def megatron_file(path, vocab, count):
 
 
 def mission_d_a_start_reads_little(checks, home):
-    """Bytes that a run of one rank has read when its first step begins, and the most memory it has had: with 2 MB of
-    tokens, 900 MB and 10 GB."""
+    """Bytes that a run of one rank has read when its first step begins, and its peak memory: with 2 MB of tokens, 900
+    MB and 10 GB."""
     for kind, write in (("tokens", token_file), ("flat16", flat_file), ("megatron", megatron_file)):
         read, memory = {}, {}
         for name, count in (("2 MB", 10**6), ("900 MB", 45 * 10**7), ("10 GB", 5 * 10**9)):

@@ -27,7 +27,7 @@ def steps(home):
 
 
 def ended(job):
-    """Exit status (None: something of it hangs), and what was printed."""
+    """Exit status (None: a process hangs), and the output."""
     return job.wait()[0], job.text()
 
 
@@ -43,7 +43,7 @@ def newest(home):
 
 
 def named(checks, what, status, expected, text, *patterns):
-    """The exit status is right, and every pattern is in the text."""
+    """Checks the exit status, and that every pattern is in the text."""
     missing = [pattern for pattern in patterns if not re.search(pattern, text)]
     checks.that(status == expected and not missing, f"{what}: exit status {expected}, with rank and cause")
     if status != expected or missing:
@@ -85,7 +85,7 @@ def l_training_data_that_one_rank_cannot_read(checks, home):
 
 
 def h2_any_error_of_one_rank(checks, home):
-    """Wherever it happens, the others do not wait for ever."""
+    """Wherever the error occurs, the others do not wait for ever."""
     for fault, cause in (("step:eio:3", "Input/output error"),
                          ("step:nomem:2", "bad_alloc: the system has no more memory"),
                          ("proof:eio", "Input/output error"), ("copy:enospc", "No space left")):
@@ -170,7 +170,7 @@ CHECKS = [h2_validation_data_that_one_rank_cannot_read, l_training_data_that_one
 
 
 def main():
-    """Arguments: the names of the checks to make; all without."""
+    """Arguments: the names of the checks to run; all without."""
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
         for check in CHECKS:

@@ -18,7 +18,7 @@ def run(home, *overrides, ranks=1, flags=(), deck=DECK):
 
 
 def expect(checks, holds, what, answer):
-    """A check of what a run answered; the text is shown if it fails."""
+    """A check of a run's answer; prints the text if it fails."""
     status, text = answer
     checks.that(holds, f"{what}: {status}" if holds else f"{what}: {status}\n{text}")
 
@@ -146,7 +146,8 @@ def m1_a3_every_difference_is_said(checks, home):
 def a2_m2_a_trial_and_then_the_run(checks, home):
     where = home("trial")
     straight = train(home("whole"), 1, [*SMALL, "run.steps=12"])
-    trial = train(where, 1, [*SMALL, "run.steps=4"], flags=["-t", "01:00:00"])  # its warm-up: the same rates
+    trial = train(where, 1, [*SMALL, "run.steps=4"], flags=["-t", "01:00:00"])  # its warm-up stays the same, so the
+                                                                                # rates do too
     checks.that(trial.curve("loss") == straight.curve("loss")[:4], "a trial of 4 steps is the first 4 of 12")
     whole = train(where, 1, [*SMALL, "run.steps=12"])
     for key in ("lr", "loss", "grad_norm"):

@@ -92,7 +92,7 @@ def check_going_on(checks, home, way):
 
 
 def check_ramp(checks, home):
-    """The steps that are made again have the sizes of their numbers, and read on after what was read."""
+    """Repeated steps have the sizes of their numbers, and read on after the samples already read."""
     sizes = [1, 1, 2, 2, 3, 3, 4, 4]
     ramp = ["batch.ramp_start=1", "batch.ramp_steps=2", "guard.on_nonfinite=rollback", f"run.steps={STEPS}"]
     one, stages = home("ramp-one"), home("ramp-stages")
@@ -112,8 +112,8 @@ def check_ramp(checks, home):
 
 
 def check_copies(checks, home):
-    """In bf16 a rollback makes the copies of the weights anew, and a skipped step leaves them as they are."""
-    bf16, bad = "precision.compute=bf16", BAD + 1  # the checkpoint is two steps back
+    """In bf16 a rollback remakes the copies of the weights, and a skipped step leaves them unchanged."""
+    bf16, bad = "precision.compute=bf16", BAD + 1  # so that the checkpoint is two steps back
     for way in ("skip", "rollback"):
         homes = [home(f"bf16-{way}-{ranks}") for ranks in (1, 2)]
         keys = [f"run.steps={STEPS}", f"guard.on_nonfinite={way}"]
@@ -138,16 +138,16 @@ def check_limits(checks, home):
 
 
 def remedy(done):
-    """The checkpoint from which the error message tells to continue, and whether in another run.dir; none if it does
-    not."""
+    """The checkpoint at which the error message says to begin, and whether in another run.dir; status and output if it
+    does not."""
     found = re.search(r"the same command with -r (\S+)(?: in place of its own -r)?( and another run\.dir)? begins at "
                       "the checkpoint before it; to try: a lower optimizer.lr", done.stdout)
     return (found[1], bool(found[2])) if done.returncode == 1 and found else (done.returncode, done.stdout)
 
 
 def check_ruined(checks, home):
-    """Weights that are finite and ruined are saved, and no finite step follows: the error names the checkpoint before,
-    and the command that it gives goes on from there, also where an earlier start has begun there already."""
+    """Finite but unusable weights are saved, and no finite step follows: the error names the previous checkpoint, and
+    the command that it prints continues from there, even if an earlier start has already begun there."""
     where, straight, again = home("ruined"), home("ruined-straight"), home("ruined-again")
     often = ["checkpoint.every_steps=1", f"run.steps={STEPS}"]
     for folder in (where, straight):
@@ -226,7 +226,8 @@ def check_spike(checks, home, way, data):
     done = run(stages, STAGES, watch)
     checks.that(done.returncode == 0 and curve(one) == curve(stages) and same_end(one, stages),
                 f"spike, {way}: bitwise equal in two stages")
-    # The window survives: stopped between the window's first step and the spike, and continued on two ranks' stages.
+    # The window survives: the run is stopped between the window's first step and the spike, and continued on two
+    # stages.
     halves = home(f"spike-{way}-halves")
     codes = [run(halves, ONE, [*watch, "run.steps=8", f"lr.decay_steps={SPIKE_STEPS - 4}"]).returncode,
              run(halves, STAGES, watch).returncode]

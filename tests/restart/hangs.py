@@ -9,7 +9,7 @@ from support.jobs import Job, alive, kill
 from support.runs import Checks, DECK, ON_DEVICE, TRANSPORT, launch
 from support.waiting import wait_until
 
-PATIENCE = 120  # seconds for anything that should take some
+PATIENCE = 120  # seconds, for operations that should take some
 LIMIT = 3       # run.watchdog_s
 OVER_NCCL = bool(ON_DEVICE) and TRANSPORT == "nccl"
 BASE = ["model.layers=2", "batch.global=4", "checkpoint.every_steps=0", f"run.watchdog_s={LIMIT}", *ON_DEVICE]
@@ -25,8 +25,7 @@ def start(home, ranks, overrides, fault=None, rank=None):
 
 
 def collectives(ranks, overrides, rank):
-    """(index, op, role and microbatch) of this rank's communication, but for what it receives: nobody waits for
-    that."""
+    """(index, op, role and microbatch) of this rank's communication, without receives, since nobody waits for them."""
     done = launch(1, ["plan", DECK, "--ranks", str(ranks), "--program", str(rank), *BASE, *overrides], PATIENCE)
     found = [LINE.match(line) for line in done.stdout.splitlines()]
     return [(int(m[1]), m[4], m[3]) for m in found if m]
@@ -80,7 +79,7 @@ def skipped(checks, home, draw, round):
 
 
 def skipped_in_a_ramp(checks, home):
-    """The program of the step is looked up: here the first one with the larger batch."""
+    """The diagnosis uses the program of the step: here of the first step with the larger batch."""
     ranks, overrides, step = 2, ["parallel.tp=2"], 4
     grown = [*overrides, "batch.ramp_start=1", "batch.ramp_step=3", "batch.ramp_steps=3", "run.steps=1000000"]
     index, op, part = next(row for row in collectives(ranks, overrides, 1) if row[2] in ("B3", "W3"))
@@ -92,13 +91,13 @@ def skipped_in_a_ramp(checks, home):
 
 
 def await_end(processes):
-    """The indices of those that are still there after all patience."""
+    """The indices of processes that still exist after the patience."""
     wait_until(lambda: not any(map(alive, processes)), PATIENCE)
     return [index for index, process in enumerate(processes) if alive(process)]
 
 
 def launcher_stopped(checks, home):
-    """A rank dies while the launcher does nothing: the others end by themselves."""
+    """A rank dies while the launcher is stopped: the others end by themselves."""
     ranks, overrides = LAYOUTS[2]
     with start(home, ranks, ["run.steps=1000000", *overrides, "run.watchdog_s=3600"]) as job:
         if not job.until(lambda: job.steps() >= 2):

@@ -6,8 +6,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=jobscripts/common.sh
 source "$here/../../jobscripts/common.sh"
 
-# Launcher CODE SECONDS: has a child for SECONDS, which it does not wait for, and then ends with CODE, or, without one,
-# never.
+# Launcher CODE SECONDS: has a child for SECONDS, for which it does not wait, and then ends with CODE or, without a
+# CODE, never.
 Launcher() {
   python3 -c 'import subprocess, sys, time
 child = subprocess.Popen(["sleep", sys.argv[2]])

@@ -24,7 +24,7 @@ def nearest(values):
 
 
 def check_restart(checks, folder):
-    """Eight steps are four and four more."""
+    """Eight steps equal four plus four more."""
     for word, more, deck in (("adamw", [], DECK), ("muon", [MUON], DECK), ("gpt2", [], GPT2)):
         degrees, ranks = layout("222")
         keys = [*degrees, *more, BF16, *RESTARTED]
@@ -70,7 +70,7 @@ def philox(counter, key):
 
 
 def rounding_bits(seed, parameter, row, column, t):
-    """As doc/numerics.md has it."""
+    """The bits as defined in doc/numerics.md."""
     word = philox([column // 4, row, t, 0], stream_key(seed, "optimizer/" + parameter))[column % 4]
     return word & 0xFFFF, word >> 16
 
@@ -106,7 +106,7 @@ def check_documented(checks, folder):
 
 
 def check_seed(checks, folder):
-    """Another seed rounds otherwise: its own weights and samples aside, from one checkpoint."""
+    """Another seed rounds differently, apart from its own weights and samples: both start from one checkpoint."""
     saved = train(os.path.join(folder, "seed"), 1, [BF16, "run.steps=1"]).checkpoint(1)
     states = []
     for seed in (7, 7, 8):
@@ -118,7 +118,7 @@ def check_seed(checks, folder):
 
 
 def check_conversion(checks, folder):
-    """From one type to the other, in the same and in another layout."""
+    """Converts from one type to the other, in the same and in another layout."""
     for before, after, said in ((FP32, BF16, "from fp32 to bf16, by rounding to nearest"),
                                 (BF16, FP32, "from bf16 to fp32, exactly")):
         way = f"{before[18:]}-{after[18:]}"
@@ -143,7 +143,7 @@ def check_conversion(checks, folder):
 
 
 def check_training(checks, folder):
-    """50 steps: losses stay near those with moments of fp32, closer than the loss falls."""
+    """50 steps: losses stay close to those with fp32 moments, closer than the loss falls."""
     for optimizer in ("adamw", "muon"):
         keys = [f"optimizer.name={optimizer}", "run.steps=50", "optimizer.beta2=0.999"]
         loss = {
@@ -157,7 +157,7 @@ def check_training(checks, folder):
 
 
 def check_plan(checks, folder):
-    """Moments of bf16 take half the bytes."""
+    """bf16 moments take half the bytes."""
     optimizer = {}
     for kind in (FP32, BF16):
         for name, ranks, keys in (("one", 1, []), ("sharded", 4, ["parallel.dp_shard=4"]), ("muon", 1, [MUON])):

@@ -38,18 +38,18 @@ class Torture(Campaign):
             return self.ended(job, self.strike(job) + " at random")
 
     def at_stage(self, home, layout, stage):
-        """Killed by itself: one rank or all of them."""
+        """Killed at a fault point: one rank or all of them."""
         rank = self.random.choice([None, self.random.randrange(LAYOUTS[layout][0])])
         with self.start(home, layout, f"{stage}:kill:{self.random.randint(1, LAST_VISIT)}", rank) as job:
             return self.ended(job, f"{'ranks' if rank is None else 'rank'} at {stage}")
 
     def held_at_stage(self, home, layout, stage):
-        """Killed from outside, while all ranks that come there are held."""
+        """Killed from outside, while all ranks are held at the stage."""
         with self.start(home, layout, f"{stage}:hold:{self.random.randint(1, LAST_VISIT)}") as job:
             return self.ended(job, f"{self.strike(job)} at {stage}" if job.held() else "nothing")
 
     def strike(self, job):
-        """Kills some of the job; returns what."""
+        """Kills some processes of the job; returns which."""
         ranks, launcher = job.look(), [job.launcher.pid]
         one = self.random.sample(ranks, min(1, len(ranks)))
         what, victims = self.random.choice([("rank", one), ("ranks", ranks[1:] or ranks), ("ranks", ranks),

@@ -1,11 +1,11 @@
-"""Two hosts on this one, whose network can fail: network namespaces made by tests/hosts/hosts.sh. Standard library
+"""Two hosts on this machine, whose network can fail: network namespaces made by tests/hosts/hosts.sh. Standard library
 only."""
 import os, subprocess
 
 from .runs import ENVIRONMENT, ROOT, executable
 
 HOSTS = os.path.join(ROOT, "tests", "hosts", "hosts.sh")
-# How long Open MPI's launcher and its daemons go on without hearing from each other; jobscripts/common.sh sets more.
+# How long Open MPI's launcher and its daemons continue without hearing from each other; jobscripts/common.sh sets more.
 KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "3", "OMPI_MCA_oob_tcp_keepalive_intvl": "2",
              "OMPI_MCA_oob_tcp_keepalive_probes": "2"}
 
@@ -35,7 +35,7 @@ class TwoHosts:
                                 stdin=subprocess.DEVNULL, start_new_session=True)
 
     def pull(self, host):
-        """The cable of a host."""
+        """Pulls the cable of a host."""
         self._hosts("pull", host)
 
     def plug(self, host):

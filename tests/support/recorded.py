@@ -1,4 +1,4 @@
-"""Records the errors that the executable prints in tests, for errors.py: where ESPALIER_TEST_ERRORS names a file, every
+"""Records the errors that the executable prints in tests, for errors.py: if ESPALIER_TEST_ERRORS names a file, every
 message is appended to it, as a line `STATUS<tab>MESSAGE`. Standard library only."""
 import os
 import re
@@ -34,7 +34,7 @@ def record(status, text):
 
 
 def recorded(done):
-    """The same of a finished process, which is returned."""
+    """The same for a finished process, which is returned."""
     for text in (done.stdout, done.stderr):
         record(done.returncode, text.decode(errors="surrogateescape") if isinstance(text, bytes) else text)
     return done

@@ -55,7 +55,7 @@ def _packages(requirements):
 
 
 def _require(python, requirements):
-    """Ends the test if the given Python has not all of the packages."""
+    """Ends the test if the given Python lacks one of the packages."""
     code = "import importlib.util, sys; print(*(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None))"
     done = subprocess.run([python, "-c", code, *_packages(requirements)], capture_output=True, text=True)
     if done.returncode != 0 or done.stdout.strip():
@@ -77,5 +77,5 @@ def reference_python(name):
         fcntl.flock(lock, fcntl.LOCK_EX)  # several tests may start at the same time
         if not folder.exists():
             _install(folder, requirements)
-    # Scripts in an environment that was moved name its old place; the interpreter itself does not.
+    # Scripts in a moved environment name its old place; the interpreter itself does not.
     return str(folder / "bin/python")

@@ -15,7 +15,7 @@ def predict(folder, ranks, overrides):
     """The output of `simulate --json`."""
     path = os.path.join(folder, "prediction.json")
     done = launch(1, ["simulate", DECK, "--ranks", str(ranks), "--json", path, *here(overrides)])
-    if done.returncode not in (0, 4):  # 4: it would not fit the GPUs
+    if done.returncode not in (0, 4):  # 4: it would not fit on the GPUs
         sys.exit(done.stdout)
     with open(path) as file:
         return json.load(file)

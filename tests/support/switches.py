@@ -22,8 +22,8 @@ class Deck(dict):
 
 
 class Switch:
-    """Settings as in a deck, the default first, and which of them is "off". `settings_of(deck)` are those that the deck
-    allows, its default first; none: the switch does not matter there."""
+    """Settings as in a deck, the default first, and which of them is "off". `settings_of(deck)` are the settings that
+    the deck allows, its default first; none: the switch has no effect there."""
 
     def __init__(self, key, settings, off, matters):
         self.key, self.settings, self.off, self.matters = key, settings, off, matters
@@ -99,7 +99,7 @@ def meetings(choice):
 
 
 def choices(deck):
-    """Every way to set the switches that matter, the defaults first."""
+    """Every combination of the switches that have an effect, the defaults first."""
     switches = [switch for switch in SWITCHES if switch.settings_of(deck)]
     for settings in itertools.product(*(switch.settings_of(deck) for switch in switches)):
         chosen = [(switch.key, setting) for switch, setting in zip(switches, settings)]
@@ -114,7 +114,7 @@ class Cover:
         possible, met, self.added = set(), set(), []
         for deck in map(Deck, rows):
             ways = [(meetings(chosen), overrides) for chosen, overrides in choices(deck)]
-            found, overrides = max(ways, key=lambda way: len(way[0] - met))  # the first of equal ones
+            found, overrides = max(ways, key=lambda way: len(way[0] - met))  # the first of equally good ones
             possible.update(*(found for found, _ in ways))
             met |= found
             self.added.append(overrides)

@@ -34,7 +34,7 @@ inline void CheckCopies(const Case& c, size_t each) {
     }
 }
 
-/// An update that does not apply leaves copies as they are.
+/// An update that does not apply leaves copies unchanged.
 inline void CheckCopiesStay(const Case& c, size_t each) {
   const Case with = WithCopies(c, each);
   for (const std::vector<OwnedTensor>& results : {with.Tested(), with.Reference()})

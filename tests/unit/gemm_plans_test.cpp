@@ -1,4 +1,4 @@
-// The file of measured GEMMs, and which GEMMs a deck asks for.
+// The file of measured GEMMs, and the GEMMs of a deck.
 #include "espalier/kernels/gemm_plans.hpp"
 
 #include <gmock/gmock.h>

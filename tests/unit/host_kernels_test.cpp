@@ -79,12 +79,12 @@ OwnedTensor Cut(const OwnedTensor& x, size_t dim, int64_t first, int64_t count) 
   return y;
 }
 
-/// A GEMM as a layer has it, of `rows` x `columns` with a contracted dim of `depth`.
+/// A GEMM as in a layer, of `rows` x `columns` with a contracted dim of `depth`.
 struct Form {
   const char* spec;
   Shape a, b;
-  size_t row, column;  ///< dims of a and of b that c keeps
-  OwnedTensor c;       ///< as it is before
+  size_t row, column;  ///< dims of a and of b that c has
+  OwnedTensor c;       ///< its old value
   bool accumulate;
   std::vector<OwnedTensor> bias = {};  ///< one or none
 
@@ -159,8 +159,8 @@ TEST(KernelsMatmul, AnElementDependsOnItsRowAndItsColumnAlone) {
   }
 }
 
-// A token of a text: GEMMs of up to four rows read their right operand in place. Depths are one and more blocks of the
-// contracted dim, whole vectors and squares of it and not.
+// As for a token of a text: GEMMs of up to four rows read their right operand in place. Depths are one and more blocks
+// of the contracted dim, whole and partial vectors and squares.
 TEST(KernelsMatmul, FewRowsHaveTheBitsOfMany) {
   Random random;
   const std::vector<std::pair<int64_t, int64_t>> sizes = {{1, 1},     {3, 15},   {16, 16},    {31, 33},   {64, 1024},
@@ -173,7 +173,7 @@ TEST(KernelsMatmul, FewRowsHaveTheBitsOfMany) {
             {{0, 0, 1, columns}, {2, 0, 2, columns}, {1, 0, 3, columns}, {3, columns / 2, 4, columns - columns / 2}});
 }
 
-// With tiles: more than one block of each dim, and their remainders, against parts that fit into one.
+// With tiles: more than one block of each dim, and their remainders, against parts that fit into one block.
 TEST(KernelsTiles, AnElementDependsOnItsRowAndItsColumnAlone) {
   if (CpuLevel() != "amx") GTEST_SKIP() << "level " << CpuLevel();
   Random random;
@@ -199,7 +199,7 @@ TEST(KernelsVector, ExpIsWithinTwoUlp) {
 }
 
 // Finite differences. With random weights u, f(x) = sum of u y(x); df/dx_i must equal the gradient kernel's result for
-// dy = u. The forwards round to fp32, so steps are wide and bounds are of the size of the third derivative.
+// dy = u. The forwards round to fp32, so steps are large and bounds have the size of the third derivative.
 class Differences : public ::testing::Test {
  protected:
   OwnedTensor Real(Shape shape, double low = -1, double high = 1) { return random_.Real(kF32, shape, low, high); }

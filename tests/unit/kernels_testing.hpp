@@ -1,4 +1,4 @@
-// Tensors that own their memory, and calls of a kernel on them: for the tests and the benchmark of the kernels.
+// Tensors that own their memory, and kernel calls on them: for the tests and the benchmark of the kernels.
 #pragma once
 
 #include <algorithm>

@@ -89,7 +89,7 @@ TEST_F(Faults, TheStateMayChangeAsSoonAsItIsCopied) {
     world.Barrier();
     EXPECT_EQ(FindLatest(Dir()), std::nullopt);
     if (world.Rank() == 0) gate.count_down();
-    saver.Save(TestMetadata(20));  // waits for the one before it
+    saver.Save(TestMetadata(20));  // waits for the previous save
     state.Fill(3);
     saver.Wait();
     const std::vector<SaveOutcome> ended = saver.Ended();

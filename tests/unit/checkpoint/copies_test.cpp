@@ -110,7 +110,7 @@ TEST(Copies, ACopyThatChangesDuringTheProofIsFound) {
   EXPECT_EQ(found, 2);
 }
 
-/// The rank that writes the tensor finds that its data are not those that were summed.
+/// The rank that writes the tensor finds that its data differ from the summed ones.
 TEST(Copies, DataThatChangeBeforeTheyAreWrittenAreNotCommitted) {
   const Degrees degrees = {1, 1, 2, 1, 1};
   const Mesh mesh(degrees);

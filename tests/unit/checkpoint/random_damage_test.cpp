@@ -1,4 +1,4 @@
-// Faults drawn at random in a checkpoint: each is refused by name, and the checkpoint before it is loaded.
+// Faults drawn at random in a checkpoint: each is refused by name, and the previous checkpoint is loaded.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StrEq;
 
-/// Tensors of TestTensors but the large one: each load takes a millisecond.
+/// The tensors of TestTensors except the large one: each load takes a millisecond.
 std::vector<StateTensor> SmallTensors(const Degrees& degrees) {
   std::vector<StateTensor> tensors = TestTensors(degrees);
   std::erase_if(tensors, [](const StateTensor& t) { return t.name.ends_with("lm_head.weight"); });
@@ -152,7 +152,8 @@ class Campaign : public ::testing::Test {
     const std::string bytes = ReadBytes(from + "/" + name);
     if (bytes == original_.at(name)) return Stale(from, what);  // the same in both
     WriteBytes(Target() + "/" + name, bytes);
-    // Another run's MANIFEST is whole by itself, its files are not there; another step's belongs in another directory.
+    // Another run's MANIFEST is whole by itself, but its files do not exist here; another step's belongs in another
+    // directory.
     return {name + " of another " + what, {name == "MANIFEST" && what == "run" ? "deck.toml" : name}};
   }
   Damage NoFile() {
@@ -255,7 +256,7 @@ TEST_F(Campaign, EveryFaultIsRefusedAndTheOneBeforeIsTaken) {
     ASSERT_EQ(Restart(both, refusals), 10) << "fault " << i << ": " << damage.what << "\n" << refusals;
     for (const std::string& name : damage.named)
       ASSERT_THAT(refusals, HasSubstr(name)) << "fault " << i << ": " << damage.what;
-    // Also found by name: a directory without MANIFEST is no checkpoint, and does not hide the good one.
+    // Also found by name: a directory without MANIFEST is no checkpoint, and does not come before the good one.
     const std::vector<std::string> found = FindCheckpoints(Dir());
     ASSERT_THAT(found, Contains(both[1])) << damage.what;
     ASSERT_EQ(Restart(found, refusals), 10) << damage.what;

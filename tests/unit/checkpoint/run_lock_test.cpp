@@ -28,7 +28,7 @@ TEST_F(Faults, ASecondRunIsRefusedAndADeadOnesLockTakenOver) {
   const pid_t child = ::fork();
   if (child == 0) {
     RunLock* lock = new RunLock(dir);
-    ::_exit(lock->left_by().empty() ? 0 : 1);  // without letting go
+    ::_exit(lock->left_by().empty() ? 0 : 1);  // without releasing the lock
   }
   int status = 0;
   ::waitpid(child, &status, 0);

@@ -1,4 +1,4 @@
-// Any layout saves, any layout loads: the same bits, the same files, and who may read them.
+// Any layout saves, any layout loads: the same bits, the same files, and their permissions.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -255,7 +255,7 @@ TEST_F(CheckpointTest, MomentsOfAnotherTypeAreConverted) {
   }
 }
 
-// As an import has it.
+// As in an import.
 TEST_F(CheckpointTest, MomentsThatStep0LacksAreZero) {
   const Mesh mesh(kTwo);
   std::vector<StateTensor> weights = TestTensors(kTwo);

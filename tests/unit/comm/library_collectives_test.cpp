@@ -1,4 +1,4 @@
-// Which instructions become a collective of the library, and that all members agree and keep to their workspaces.
+// Which instructions become a library collective, and that all members agree and stay within their workspaces.
 #include <gtest/gtest.h>
 
 #include "comm/lowering/library_collective.hpp"

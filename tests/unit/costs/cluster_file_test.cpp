@@ -1,4 +1,4 @@
-// Cluster files: every wrong line is reported with what is allowed, and what is written reads back to the same bits.
+// Cluster files: every wrong line is reported with the allowed values, and a written file reads back to the same bits.
 #include <gmock/gmock.h>
 
 #include "cluster_testing.hpp"

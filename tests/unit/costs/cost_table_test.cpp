@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-/// The op of one line of a graph on one rank.
+/// The key of an op, written as a line of a graph, on one rank.
 KernelKey KeyOfLine(const std::string& values, const std::string& line, bool accumulate = false) {
   const Graph graph = ParseGraph(values + line);
   return KeyOf(LocalOpOf(graph, graph.ops.back(), Mesh{}, {}), accumulate);

@@ -1,4 +1,4 @@
-// Numbers of cluster files: whatever a key is set to, it is refused with its range, or the times of a step are sane.
+// Numbers of cluster files: each value of a key is refused with its range, or the times of a step are sane.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -86,7 +86,7 @@ void ExpectRefusedOrSane(const ClusterFiles& files, const std::string& name, con
   const std::vector<std::string> errors = ErrorsOf(path);
   if (errors.empty()) try {
       return ExpectSane(path, what);
-    } catch (const UserError& error) {  // a rate of 0 is unknown, and this one is needed
+    } catch (const UserError& error) {  // a rate of 0 means unknown, and this one is needed
       EXPECT_THAT(error.what(), HasSubstr(name + ": missing: the ranks send over this link")) << what;
       return;
     }

@@ -49,7 +49,7 @@ TEST_F(DataTest, GlobsFollowLinksButNotInCircles) {
   EXPECT_THAT(Expand({"a/**/*.txt"}), ElementsAre("a/b/t.txt", "a/side/u.txt"));
 }
 
-// Three folders, each with links to all three: 2^40 paths without a memory of where the walk has been.
+// Three folders, each with links to all three: 2^40 paths unless the walk remembers visited folders.
 TEST_F(DataTest, M12AWalkOverLinksBetweenFoldersEnds) {
   for (const char* folder : {"x", "y", "z"}) {
     Write(fmt::format("{}/{}.txt", folder, folder), "text");

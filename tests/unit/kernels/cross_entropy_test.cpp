@@ -65,7 +65,7 @@ TEST_P(Kernels, LossWithItsGradientIsTheTwoOps) {
   }
 }
 
-/// The rows of a case twice: with logits as they are, and so large that log Z is far from 0.
+/// The rows of a case twice: with unchanged logits, and with logits so large that log Z is far from 0.
 TEST_P(Kernels, ZLoss) {
   for (int64_t width : {1, 17, 127, 5003}) {
     for (double c : {1e-4, 0.3}) {

@@ -1,4 +1,4 @@
-// Kernels that treat every element alone: sums, gates, casts and rotations.
+// Elementwise kernels: sums, gates, casts and rotations.
 #include "fixture.hpp"
 
 namespace espalier::testing {

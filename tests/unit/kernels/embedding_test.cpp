@@ -1,4 +1,4 @@
-// Rows of tables by token id and by position, and their adjoints.
+// Rows of tables by token id and by position, and their gradients.
 #include "fixture.hpp"
 
 namespace espalier::testing {

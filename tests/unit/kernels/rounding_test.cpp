@@ -56,8 +56,8 @@ Case RoundedCase(const std::vector<Shard>& tensors, int decaying, double apply =
   return c;
 }
 
-/// The share of elements with other bits than the reference's: its fp32 differs in the last bits, which rarely matters.
-/// With other random bits it would be half of them.
+/// The share of elements whose bits differ from the reference's: the fp32 results differ in the last bits, which rarely
+/// matters. With other random bits half of the elements would differ.
 void ExpectSameRounding(const OwnedTensor& tested, const OwnedTensor& reference) {
   int64_t other = 0;
   for (int64_t i = 0; i < tested.Count(); ++i) other += tested[i] != reference[i] ? 1 : 0;
@@ -98,7 +98,7 @@ TEST(KernelsRounding, BitsAreTheDocumentedOnes) {
     }
 }
 
-/// The box of a matrix as a tensor of its own.
+/// The box of a matrix as a separate tensor.
 OwnedTensor BoxOf(const OwnedTensor& whole, const Shard& box) {
   OwnedTensor part(whole.dtype(), box.shape, box.start);
   const int64_t columns = whole.shape().back();
@@ -174,8 +174,8 @@ double Mean(const OwnedTensor& x) {
   return sum / static_cast<double>(x.Count());
 }
 
-// The second moment of a parameter that gets no gradient any more falls as it should, in the mean. Rounded to nearest
-// it would stay 1 for ever.
+// The second moment of a parameter without further gradients decays correctly in the mean. Rounded to nearest it would
+// stay 1 for ever.
 TEST(KernelsRounding, ASecondMomentDecaysInTheMean) {
   constexpr int64_t kElements = 4096;
   constexpr int kSteps = 300;
@@ -194,7 +194,7 @@ TEST(KernelsRounding, ASecondMomentDecaysInTheMean) {
   EXPECT_EQ(ToFloat(ToBf16(kBeta * 1.0f)), 1.0f) << "to nearest";
 }
 
-// Rounded up with the probability of the distance, whatever moment, row, column and step.
+// Rounding up has the probability of the distance, for any moment, row, column and step.
 TEST(KernelsRounding, IsEven) {
   constexpr int64_t kRows = 64, kColumns = 1024;
   for (double share : {0.1, 0.5, 0.9}) {

@@ -1,4 +1,4 @@
-// Which ops a rank's program holds, and the plan of many ranks.
+// The ops of a rank's program, and the plan of many ranks.
 #include "espalier/program/compile.hpp"
 
 #include <gtest/gtest.h>
@@ -106,11 +106,11 @@ int64_t ChunksOf(const std::string& path, std::vector<std::string> overrides, in
 TEST(Program, AutomaticChunksOfTheLossAreFewAndLarge) {
   const std::string small = InTree("inputs/gpt2/124m.toml"), large = InTree("inputs/llama/8b.toml");
   const std::string bf16 = "precision.compute=bf16";
-  // 32 x 1024 rows of 50304 or so are 3.3 GB in bf16: seven chunks of up to 512 MiB, or of fp32 thirteen.
+  // 32 x 1024 rows of about 50304 are 3.3 GB in bf16: seven chunks of up to 512 MiB, or thirteen in fp32.
   EXPECT_EQ(ChunksOf(small, {"batch.micro=32", "batch.global=32", bf16}, 1), 7);
   EXPECT_EQ(ChunksOf(small, {"batch.micro=32", "batch.global=32", "precision.compute=fp32"}, 1), 13);
   EXPECT_EQ(ChunksOf(small, {"batch.micro=4", "batch.global=4", bf16}, 1), 1);
-  // 8192 rows of 128256 are 2.1 GB: four chunks of 2048 rows, and one where eight ranks share out the vocabulary.
+  // 8192 rows of 128256 are 2.1 GB: four chunks of 2048 rows, or one if the vocabulary is sharded over eight ranks.
   EXPECT_EQ(ChunksOf(large, {}, 8), 4);
   EXPECT_EQ(ChunksOf(large, {"parallel.tp=8"}, 8), 1);
   // No fewer than 2048 rows.

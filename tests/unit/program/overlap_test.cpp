@@ -62,7 +62,7 @@ TEST(Program, ParametersOfALayerTravelUnderTheLayerBefore) {
                       2);
       int gathers = 0;
       for (const Window& w : Windows(program, Lane::kDp)) {
-        // Layers with `ahead` transformer layers before them in forward or in backward.
+        // Layers with `ahead` transformer layers before them, in the order of forward or backward.
         const bool forward = w.collective->role == Role::kF;
         const int layer = w.collective->layer;
         if (w.collective->kind != OpKind::kAllGather || (forward ? layer <= ahead : layer > 4 - ahead)) continue;
@@ -92,7 +92,7 @@ TEST(Program, TensorCollectivesOfBackwardRunUnderWeightGradients) {
     }
 }
 
-/// Windows of the tp collectives of a role, but for those that gather for weight gradients, and how many are covered.
+/// Windows of the tp collectives of a role, except gathers for weight gradients, and how many of them are covered.
 struct Covered {
   int covered = 0, all = 0;
 };
@@ -152,7 +152,7 @@ TEST(Program, StripsSendTheSameBytesAndComputeTheSameFlops) {
     }
 }
 
-/// The ops of each microbatch in program order, but for P, S and U.
+/// The ops of each microbatch in program order, except P, S and U.
 std::map<int, std::vector<int>> OpsByMicrobatch(const Program& program) {
   std::map<int, std::vector<int>> ops;
   for (const Instruction& i : program.instructions)
@@ -226,8 +226,8 @@ TEST(Program, GradientsReducedEachMicrobatchAreWholeForOneLayerOnly) {
   }
 }
 
-/// A hop travels while a block is computed: no kernel between its issue and the first that reads what it brings waits
-/// for it.
+/// A hop travels while a block is computed: no kernel between its issue and the first reader of its result waits for
+/// it.
 TEST(Program, HopsOfARingTravelUnderBlocks) {
   for (int cp : {2, 4}) {
     const Compilation c =
@@ -275,10 +275,10 @@ TEST(Program, ContextTransfersRunUnderTheMatmulsBeforeAttention) {
     const char* way;
     OpKind kind;
     Role role;
-    int covered;  // in a layer and microbatch
+    int covered;  // number in a layer and microbatch
   };
-  // In forward the last all-to-all of three before attention, and the one after it, have nothing that covers them; in
-  // backward the first of three after attention.
+  // In forward nothing covers the last of the three all-to-alls before attention, and the one after it; in backward the
+  // first of the three after attention.
   const Row rows[] = {{"all_gather", OpKind::kAllGather, Role::kF, 1},
                       {"all_gather", OpKind::kAllGather, Role::kB, 1},
                       {"all_gather", OpKind::kReduceScatter, Role::kB, 1},

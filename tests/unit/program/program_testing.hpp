@@ -21,7 +21,7 @@ inline void PrintTo(const Case& c, std::ostream* out) {
   for (const std::string& text : c.overrides) *out << text << " ";
 }
 
-/// The layouts above, the other family, and each way of context parallelism among them.
+/// These layouts, the other family, and each kind of context parallelism.
 inline std::vector<Case> AllCases() {
   std::vector<Case> cases;
   for (const char* layout : kLayouts) cases.push_back({Layout(layout), RanksOf(layout)});

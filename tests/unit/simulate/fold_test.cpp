@@ -23,7 +23,7 @@ void ExpectSameRank(const RankTimes& a, const RankTimes& b, size_t rank) {
   }
 }
 
-/// Bit by bit. Returns the number of classes.
+/// Compares bit by bit. Returns the number of classes.
 template <typename... Costs>
 size_t ExpectFoldChangesNothing(const CompiledWorld& world, SimulateOptions options, const Costs&... costs) {
   const Simulation folded = Simulate(world.Programs(), costs..., options);

@@ -56,7 +56,7 @@ TEST(ExposedAxis, IsWhatTheNextKernelWaitsFor) {
 
 TEST(ExposedAxis, FollowsTheWaitsOfLanes) {
   // The kernel waits for a send, which waits for a gather on dp, which waits for a hop on cp. The hop also waits for
-  // the compute lane, whose turn it is not.
+  // the compute lane, which is not transferring.
   Heads h;
   h.Next(Lane::kCompute, {{Lane::kPpSend, 1}})
       .Next(Lane::kPpSend, {{Lane::kDp, 2}})

@@ -47,7 +47,7 @@ class InputFiles : public testing::Test {
   fs::path folder_;
 };
 
-/// The text of every line, with what is special about it.
+/// The text of every line, with marks for special cases.
 std::vector<std::string> LinesOf(const std::string& path, int64_t most) {
   std::vector<std::string> lines;
   InputLines file(path, {}, most);

@@ -48,7 +48,7 @@ TEST_F(HeartbeatFiles, AreReadAsTheyAreWritten) {
   EXPECT_FALSE(ReadHeartbeat(folder_, 3).has_value()) << "it goes with its rank";
 }
 
-/// A rank without anything to do, in a process of its own that ends with this one; returns when its heartbeat is there.
+/// A rank without work, in a separate process that ends with this one; returns when its heartbeat exists.
 pid_t StartNeighbour(const std::string& folder, int rank) {
   const pid_t child = fork();
   if (child == 0) {
@@ -104,7 +104,7 @@ TEST_F(HeartbeatFiles, H2AMissingOneIsNoExcuse) {
               "rank 1 has no heartbeat any more");
 }
 
-/// A rank of its host has started for ever.
+/// A rank of its host stays in its start for ever.
 TEST_F(HeartbeatFiles, H2NothingIsExcusedForEver) {
   const auto wait = [&] {
     const Compilation world = Compile(SmallDeck({"parallel.dp_shard=2"}), 2, Purpose::kTrain);

@@ -1,7 +1,7 @@
 // The turns are a fair schedule of unit jobs: source i's j-th sample may be taken from position floor((j - 1) / w_i) on
 // and must be taken before position ceil(j / w_i). A schedule that meets all these limits exists (Baruah, Cohen,
 // Plaxton, Varvel, "Proportionate progress", Algorithmica 1996), and taking the job with the earliest limit finds it,
-// since jobs are units and limits whole numbers. So each source always has its share to within one sample.
+// since jobs are units and limits whole numbers. So each source is always within one sample of its share.
 #include "data/blend.hpp"
 
 #include <algorithm>

@@ -162,7 +162,7 @@ std::string ConversationsHaveATemplate(const Deck& deck) {
   return "must be a file or \"chatml\": without data.tokenizer there is no chat template beside it";
 }
 
-/// While dp_shard is open: the divisor of batch.global, in terms of the future number of ranks.
+/// While dp_shard is open: batch.global must be a multiple of this, in terms of the future number of ranks.
 std::string OpenUnit(const Deck& deck) {
   const auto& p = deck.parallel;
   const int64_t others = Product({p.pp, p.cp, p.tp});
@@ -340,7 +340,7 @@ std::string ReduceKeepsShards(const Deck& deck) {
          "shards parameters only)";
 }
 
-/// Regather groups need sharded parameters. A group of one would keep them whole.
+/// Only applies to sharded parameters. A group of one would keep them whole.
 std::string GroupsShareOutShards(const Deck& deck) {
   const auto& p = deck.parallel;
   const bool sharded = p.zero == 3 && deck.recompute.regather != Regather::kNever && p.dp_shard > 1;

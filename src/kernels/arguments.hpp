@@ -36,7 +36,7 @@ struct EmbeddingGradArgs {
   bool accumulate;
 };
 
-/// y = x plus the table's row for the position of each row. y may be x.
+/// Row r of y = row r of x plus the table's row for the position of row r. y may be x.
 struct PositionEmbeddingArgs {
   Array x;                   ///< T[rows,width], rows of `length` per sequence
   const int32_t* positions;  ///< i32[length]; `length` is all rows if each sequence has positions of its own

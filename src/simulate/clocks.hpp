@@ -1,7 +1,7 @@
 // The clocks of all classes of ranks, from the start of a step to its end.
 //
 // Time goes from one moment to the next. At a moment all kernels and transfers that end there are finished, and lanes
-// go on as far as they can, in any order: the state at the end of the moment does not depend on the order. Only then
+// advance as far as they can, in any order: the state at the end of the moment does not depend on the order. Only then
 // are rates set. So nothing depends on the order of events of equal times, and ranks of one colour stay equal to the
 // bit.
 #pragma once

@@ -89,7 +89,7 @@ Cut CutBy(std::string_view regex) {
   return [pattern](std::string_view text, std::vector<Part>& parts) { pattern->Split(text, parts); };
 }
 
-/// Matches of a string.
+/// Cuts a text at the matches of a string.
 Cut CutByString(const std::string& what) {
   return [what](std::string_view text, std::vector<Part>& parts) {
     size_t done = 0;

@@ -148,7 +148,8 @@ StepRecord StepLoop::AwaitStep() {
   return record;
 }
 
-/// Called after a step that the guard gives up: a rollback loads the weights again, and an end never uses them.
+/// Called after a step that the guard gives up: a rollback loads the weights again, and an ending run no longer uses
+/// them.
 void StepLoop::DiscardStepsInFlight() {
   for (; !NoStepInFlight(); in_flight_.pop_front()) ExecutorOf(in_flight_.front().step).End();
 }

@@ -1,9 +1,9 @@
 // The steps of a run: compute, judge, report, save, validate, until all are done or the run stops.
 //
-// Where the device can run steps ahead, the next step is begun before the loss of the last one is read. A step in
-// flight is one that was begun and not yet awaited. Saving, validating and stopping need the state after one step
-// exactly, so they wait until no step is in flight. After each awaited step all ranks agree on their flags (StepFlags),
-// and the flags decide the phase of the loop:
+// If the device can run steps ahead, the next step begins before the loss of the last one is read. A step in flight has
+// begun and is not yet awaited. Saving, validating and stopping need the state after exactly one step, so they wait
+// until no step is in flight. After each awaited step all ranks agree on their flags (StepFlags), and the flags decide
+// the phase of the loop:
 //
 //      no flag asks for a pause                  a save, a stop, or an unreadable batch; steps in flight
 //            +------+                     +----------------------------------------+

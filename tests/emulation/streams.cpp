@@ -31,7 +31,7 @@ struct CUstream_st {
   std::deque<Work> works;
   long issued = 0, done = 0;
   CUgraph_st* captured = nullptr;             ///< graph into which it is captured
-  long captured_works = 0, joined_works = 0;  ///< works of the capture, and how many of them other streams await
+  long captured_works = 0, joined_works = 0;  ///< works of the capture, and how many of them other streams wait for
 };
 struct CUevent_st {
   CUstream_st* stream = nullptr;   ///< stream on which it was recorded last

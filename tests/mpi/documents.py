@@ -93,8 +93,8 @@ def is_alone(checks, folder):
 
 
 def trains(checks, folder):
-    """Files that begin with a zero byte, and the zero byte between files: the last token of a document is the first of
-    the next, so the same documents are the samples of one file."""
+    """Files that begin with a zero byte, and the zero byte between files: the last token of a document is also the
+    first of the next, so the documents form the same samples as one file."""
     length, steps, batch = 12, 4, 4
     texts = [bytes([0, *((37 * i + 11 * j * j) % 255 + 1 for j in range(length - 2))])
              for i in range(steps * batch * SEQUENCE // length + 1)]

@@ -7,7 +7,7 @@ from support.disturbed import events, same_run, verified, visible
 from support.jobs import Job, kill
 from support.runs import Checks, DECK, ROOT, launch, train
 
-jobs.PATIENCE = 150  # seconds until a job counts as hung, on a machine that may have no time
+jobs.PATIENCE = 150  # seconds until a job counts as hung, on a machine that may be very busy
 SAMPLE = 24          # model.seq_len of the deck
 BASE = ["model.layers=1", "batch.global=4", "parallel.dp_shard=2", "lr.decay_steps=40", "checkpoint.every_steps=0",
         "run.watchdog_s=2", "run.watchdog_slow_s=4", "checkpoint.restart=auto"]

@@ -1,5 +1,5 @@
-"""Files that are no regular files, endless, or belong to others: every reader refuses them at once, with the reason.
-Outputs on a full disk. Names of decks that no deck can have."""
+"""Files that are not regular files, are endless, or belong to others: every reader refuses them at once, with the
+reason. Outputs on a full disk. Names of decks that no deck can have."""
 
 import json, os, resource, shutil, struct, subprocess
 

@@ -1,5 +1,5 @@
-"""Moments of bf16 (precision.moments): random bits are the documented ones, a restart goes on bitwise, a restart with
-another type converts and says so, 50 steps train as with fp32, files are correct, and plan knows the bytes. With the
+"""bf16 moments (precision.moments): random bits are the documented ones, a restart continues bitwise, a restart with
+another type converts and reports it, 50 steps train as with fp32, files are correct, and plan knows the bytes. With the
 argument "files": only the files that other programs read (needs h5py)."""
 import array, json, os, re, subprocess, sys
 

@@ -35,7 +35,8 @@ class State(dict):
 
 
 class Campaign:
-    """`counts` names the counters, which start at zero; the campaign ends by the counter `counted`."""
+    """`counts` names the counters, which start at zero; the campaign ends when the counter `counted` reaches its
+    goal."""
 
     def __init__(self, folder, state_path, counted, counts, steps, every):
         self.folder, self.counted, self.steps = folder, counted, steps

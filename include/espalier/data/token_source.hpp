@@ -121,10 +121,10 @@ bool NeedIndices(const DataSettings& settings);
 std::unique_ptr<TokenSource> OpenTokenSource(const DataSettings& settings, const BeforeFile& before_file = {});
 
 /// The files that paths and globs name, sorted by byte, each once. A path without `*?[` is taken literally. In a glob
-/// `*` and `?` stay inside a name, `**` as a whole name is any number of directories, and names with a leading dot need
-/// a pattern with one. Like Python's glob.glob(p, recursive=True) without directories, except that `**` visits each
-/// directory once, however many links lead there. Throws UserError (kData) naming every path that is not a readable
-/// file and every glob that matches none.
+/// `*` and `?` stay inside a name, `**` as a whole name is any number of directories, and a name with a leading dot
+/// matches only a pattern with a leading dot. Like Python's glob.glob(p, recursive=True) without directories, except
+/// that `**` visits each directory once, however many links lead there. Throws UserError (kData) naming every path that
+/// is not a readable file and every glob that matches none.
 std::vector<std::string> ExpandPaths(const std::vector<std::string>& paths, const BeforeFile& before_file = {});
 
 /// Bytes of one token in a token file.

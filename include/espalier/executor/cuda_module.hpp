@@ -62,8 +62,8 @@ class CudaModule {
   virtual std::vector<Gpu> Gpus() const = 0;
   /// Opens one of them for this process; once. Throws UserError (kFault).
   virtual std::unique_ptr<Device> Open(const Gpu& gpu, const GpuOptions& options) = 0;
-  /// Times GEMMs on the first visible GPU, by turns, and keeps the quickest algorithm of each; `measured` is told of
-  /// them one by one.
+  /// Times GEMMs on the first visible GPU, in alternating rounds, and keeps the quickest algorithm of each; calls
+  /// `measured` for each.
   virtual GemmPlans MeasureGemms(std::span<const GemmDemand> demands,
                                  const std::function<void(const GemmPlan&)>& measured) = 0;
   /// Times one call on the first visible GPU, on operands of its own. Throws UserError (kDeck) if the library is too

@@ -66,7 +66,7 @@ struct RunHistory {
   std::vector<const Event*> EventsOf(std::string_view kind) const;
   /// The last event "start"; null if none can be read.
   const Event* LastStart() const;
-  /// The event "end" of the last start; null if the run goes on, or was killed.
+  /// The event "end" of the last start; null if the run continues, or was killed.
   const Event* End() const;
 };
 

@@ -97,7 +97,7 @@ void BackwardRow(const AttentionGradArgs& a, const Head& head, int64_t i, Gradie
   }
 }
 
-/// Rows of `width` values into rows that are `row` elements apart.
+/// Stores rows of `width` values into rows that are `row` elements apart.
 void SetRows(const Array& x, const std::vector<double>& values, int64_t width, int64_t row) {
   for (int64_t i = 0; i < std::ssize(values); ++i) Set(x, i / width * row + i % width, values[static_cast<size_t>(i)]);
 }

@@ -14,8 +14,8 @@ namespace espalier {
 using OpenDevice = std::function<std::unique_ptr<Device>()>;
 
 /// The places of groups that a job of this size can have: groups of 2, 4, 8, ... neighbours and of all ranks, and with
-/// several ranks on each of several nodes, groups with one rank on each node. Each has a mesh, whose dp_shard groups
-/// they are.
+/// several ranks on each of several nodes, groups with one rank on each node. Each place has a mesh whose dp_shard
+/// groups have this place.
 struct LadderPlace {
   Mesh mesh;
   GroupPlace place;

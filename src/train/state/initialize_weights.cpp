@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-/// Calls f(global box, first local element) for slabs of a local tensor along its first dim, of some 4 MiB each.
+/// Calls f(global box, first local element) for slabs of a local tensor along its first dim, of about 4 MiB each.
 template <typename F>
 void ForEachSlab(const Tensor& tensor, F f) {
   constexpr int64_t kElements = int64_t{1} << 20;

@@ -138,7 +138,7 @@ TEST_F(CheckpointTest, LargePiecesAreAligned) {
 TEST_F(CheckpointTest, EqualStateGivesEqualFiles) {
   const std::string a = Dir() + "/a", b = Dir() + "/b";
   ASSERT_THAT(SaveState(a, kEight, 7, 1), Each(StrEq("")));
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // a time stamp of seconds would show
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // a time stamp in seconds would differ
   ASSERT_THAT(SaveState(b, kEight, 7, 1), Each(StrEq("")));
   ASSERT_EQ(Names(a + "/step-00000007"), Names(b + "/step-00000007"));
   for (const std::string& name : Names(a + "/step-00000007")) {

@@ -58,7 +58,7 @@ std::set<KernelKey> KeysOf(const std::vector<std::string>& overrides, int ranks)
   return keys;
 }
 
-// The op rebuilt from a key has the work of the op that had the key.
+// The op that is rebuilt from a key has the work of the op that had the key.
 TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
   std::set<OpKind> kinds;
   for (const char* precision : {"fp32", "bf16"})

@@ -29,7 +29,7 @@ TEST(Blend, WeightsBecomeWholeNumbers) {
   EXPECT_GT(tiny[1], int64_t{1} << 51);
 }
 
-/// After every number of samples, every source has its share to within one sample, and its positions rise by one.
+/// After every number of samples, every source is within one sample of its share, and its positions rise by one.
 void ExpectFair(const std::vector<int64_t>& weights, int64_t samples) {
   Turns turns(weights);
   int64_t total = 0;

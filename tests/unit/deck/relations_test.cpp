@@ -66,7 +66,7 @@ TEST(Sizes, H3RealModelsPass) {
                          "model.ffn_dim=53248", "model.vocab=128256", "model.seq_len=8192", "batch.global=2048",
                          "batch.micro=1",       "parallel.pp=16",     "parallel.tp=8"};
   EXPECT_EQ(ResolveMesh(Small(large), 16384).Degree(Axis::kDpShard), 128);
-  // The same on one pipeline, whose microbatches all pass through it.
+  // The same on one pipeline: then all microbatches pass through it.
   EXPECT_EQ(BatchOf(Small(large), ResolveMesh(Small(large), 256)).microbatches, 1024);
 }
 

@@ -23,7 +23,7 @@ const Heads kHeads[] = {
     {1, 0, 5, 2, 1, 16},
     {1, 5, 0, 2, 1, 16, 0, 0, 0},
     {1, 63, 130, 2, 2, 10, 67, 0},    // queries are the last of the keys
-    {1, 70, 133, 2, 1, 8, 40, 0},     // keys beyond the last query
+    {1, 70, 133, 2, 1, 8, 40, 0},     // keys after the last query
     {2, 33, 65, 2, 2, 16, 10, 31},    // the first queries see nothing
     {1, 20, 30, 2, 2, 16, 0, 100},    // no query sees a key
     {1, 65, 129, 3, 1, 16, 0, 0, 0},  // not causal

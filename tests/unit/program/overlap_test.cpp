@@ -15,7 +15,7 @@ namespace {
 /// The compute lane's ops between the issue of a collective and the first reader of its results.
 struct Window {
   const Op* collective = nullptr;
-  int products[2] = {0, 0};  ///< F or B; W
+  int products[2] = {0, 0};  ///< matmuls of F or B, and of W
   bool waits = false;        ///< some instruction of the window waits for the collective
 };
 

@@ -118,7 +118,7 @@ bool MaySumInPass(int64_t columns) {
   return columns * kSums * sizeof(float) <= MostSharedBytes();
 }
 
-/// `threads`: number of threads of a block that passes over a row, taking the columns in turn (RowThreads).
+/// `threads`: number of threads of a block that passes over a row; they take the columns in turn (RowThreads).
 template <int kSums, int N, typename Row, typename Term>
 void LaunchColumnSumsInPass(Row row, Term term, int64_t rows, int64_t columns, const ColumnSums& sums, dim3 threads,
                             cudaStream_t stream) {

@@ -51,8 +51,7 @@ class InstructionCosts {
   std::optional<MergedMatmuls> merged_;                // if cluster.merged_matmuls
   std::vector<std::optional<InstructionCost>> by_op_;  // by op and whether it accumulates
   Signatures signatures_;
-  std::map<std::tuple<int, Role, bool>, InstructionCost> by_signature_;  // by signature, role, and whether it
-                                                                         // accumulates
+  std::map<std::tuple<int, Role, bool>, InstructionCost> by_signature_;  // by signature, role and accumulation
   std::map<const Op*, double> unread_us_;  // cluster.recompute_unread: by the recomputed attention
 };
 

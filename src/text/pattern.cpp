@@ -171,8 +171,7 @@ Pattern::Pattern(std::string_view oniguruma) : code_(std::make_unique<Code>()) {
   code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF | PCRE2_UCP, &error,
                               &where, context.get());
   if (code_->code == nullptr) Refuse(fmt::format("{} (at {} of {})", MessageOf(error), where, text));
-  pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE);  // without a compiler for this processor the pattern is
-                                                       // interpreted
+  pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE);  // interpreted without a compiler for this processor
 }
 
 Pattern::~Pattern() { pcre2_code_free(code_->code); }

@@ -49,7 +49,7 @@ def main():
         print(why)
         sys.exit(77)
     checks, pp, both = Checks(), ["parallel.pp=2"], ["parallel.pp=2", "parallel.tp=2"]
-    noticed, ended = (1, 205), (-9,)  # exit status of mpirun; 205 means that it has lost a host
+    noticed, ended = (1, 205), (-9,)  # exit status of mpirun; 205: it has lost a host
     cases = [(1, pp, KEEPALIVE, 60, noticed)]
     if sys.argv[1:] == ["full"]:
         cases += [(2, both, KEEPALIVE, 60, noticed), (1, ["parallel.dp_shard=2"], {}, 4, ended),

@@ -59,8 +59,7 @@ struct RunHistory {
   std::vector<NotFinite> not_finite;     ///< also of steps that were given up
   std::vector<UnreadLine> unread;        ///< the first kMostUnread of them
   int64_t unread_lines = 0;              ///< all
-  double first_time = 0, last_time = 0;  ///< times of the first and last line, seconds since 1970; NaN: no line has a
-                                         ///< time
+  double first_time = 0, last_time = 0;  ///< times of the first and last line, seconds since 1970; NaN: no line has one
 
   /// Events of one kind, in order.
   std::vector<const Event*> EventsOf(std::string_view kind) const;

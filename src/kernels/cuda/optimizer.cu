@@ -90,7 +90,7 @@ template <typename M>
 struct AdamwTable {
   static constexpr int kMaxTensors = 32384 / (sizeof(StateOf<M>) + sizeof(int32_t));
   StateOf<M> tensors[kMaxTensors];
-  int32_t first_tile[kMaxTensors + 1];  ///< first tile of each tensor, counted over all; after the last, the number of
+  int32_t first_tile[kMaxTensors + 1];  ///< first tile of each tensor, counted over all; at the end, the number of
                                         ///< tiles
   int32_t count, decaying;              ///< tensors, and how many of them, from the first, decay
   AdamwConstants constants;

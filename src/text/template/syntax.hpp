@@ -38,7 +38,7 @@ struct Expression {
   int64_t line;
   std::string name = {};
   Value constant{None{}};
-  std::vector<std::unique_ptr<Expression>> operands = {};  ///< for a call, filter or test: the first operand, then the
+  std::vector<std::unique_ptr<Expression>> operands = {};  ///< for a call, filter or test: the first, then the
                                                            ///< arguments
   std::vector<std::pair<std::string, std::unique_ptr<Expression>>> named = {};  ///< arguments by name
   std::vector<std::string> operators = {};

@@ -365,8 +365,7 @@ TEST_F(ReporterTest, LALongTornLineIsFoundInBlocks) {
   Reporter(Options()).Step(Record(1));
   const std::vector<std::string> whole = Lines();
   for (const uintmax_t bytes :
-       {uintmax_t{65535}, uintmax_t{65536}, uintmax_t{65537}, uintmax_t{1} << 28}) {  // byte by byte it would take five
-                                                                                      // minutes
+       {uintmax_t{65535}, uintmax_t{65536}, uintmax_t{65537}, uintmax_t{1} << 28}) {  // byte by byte: five minutes
     fs::resize_file(MetricsPath(), fs::file_size(MetricsPath()) + bytes);
     Reporter reporter(Options());
     EXPECT_THAT(Lines(), whole) << bytes;

@@ -156,8 +156,8 @@ TEST(Pattern, MeansWhatOnigurumaMeans) {
   EXPECT_THAT(Matches("\\s+", "a\u0085\u3000b\u180ec\v"), ElementsAre("\u0085\u3000", "\v"));  // U+180E is not a space
   EXPECT_THAT(Matches("[^\\s]+", "a\u0085b\u180e"), ElementsAre("a", "b\u180e"));
   EXPECT_THAT(Matches("\\v", "\n\v"), ElementsAre("\v"));
-  EXPECT_THAT(Matches("\\p{Han}+", "\u4e2d\u3001\u6587"), ElementsAre("\u4e2d", "\u6587"));  // U+3001 belongs to
-                                                                                             // several scripts
+  EXPECT_THAT(Matches("\\p{Han}+", "\u4e2d\u3001\u6587"), ElementsAre("\u4e2d", "\u6587"));  // U+3001 has several
+                                                                                             // scripts
   EXPECT_THAT(Matches("\\u0041\\x{42}", "AB"), ElementsAre("AB"));
   EXPECT_THAT(Matches("(?i:'s)", "'S'\u017f"), ElementsAre("'S", "'\u017f"));
   EXPECT_THAT(Matches("\\s+(?!\\S)|\\s+", "a   b  "), ElementsAre("  ", " ", "  "));

@@ -98,8 +98,7 @@ Floats LoadWords(const T* x) {
 template <int kPack, typename T>
 void PackRows(const HeadRows<T>& x, const Block& block, BlockLayout<kPack> layout, float* to) {
   constexpr int64_t kElements = kLanes * kPack;
-  constexpr int64_t kAhead = 16, kLine = 64 / sizeof(T);  // rows of a head are not adjacent, so no processor prefetches
-                                                          // them
+  constexpr int64_t kAhead = 16, kLine = 64 / sizeof(T);  // rows of a head are apart: no processor prefetches them
   for (int64_t r = 0; r < kBlock; ++r) {
     const int64_t row = block.row + r, valid = r < block.count ? x.e : 0;
     const T* from = x.data + row * x.stride;
@@ -154,8 +153,8 @@ const float* PackPaired(const float* rows, BlockLayout<kPack> layout, float* to)
 /// Which queries of a block see which keys of another, both counted from the start of their block.
 struct Visibility {
   int64_t keys, offset;  ///< key j is seen by query i iff j <= i + offset, and no earlier than the query's first key
-  const int32_t* first_keys = nullptr;  ///< first keys of the block's queries, by position; nullptr: not after the
-                                        ///< block's first
+  const int32_t* first_keys = nullptr;  ///< first keys of the queries, by position; nullptr: not after the block's
+                                        ///< first
   int32_t position = 0;                 ///< position of key 0
   /// Keys [0, n) are seen by query i or an earlier one, except those before the queries' first keys.
   int64_t KeysOf(int64_t i) const { return std::clamp<int64_t>(i + offset + 1, 0, keys); }

@@ -2,30 +2,30 @@
 bench/cpu/run.sh, with [option ...] [SHAPE ...].
 
 SHAPE: 124m, 1.5b, 8b-4k, 8b-8k, or tiny to rehearse. Model, samples, batch and optimizer are the same on both sides;
-the decks stand beside this file. The batch fills the memory: of the deck's layers as many as fit with a microbatch of
+the decks are in this folder. The batch fills the memory: as many of the deck's layers as fit with a microbatch of
 --least-tokens, then the largest microbatch whose planned peak fits, with at most 2^31 logits. SHAPE@TOKENS is a step of
-one microbatch of so many tokens. On a GPU, where kernels of such steps are short and launches count, one more way
-issues Espalier's kernels one by one instead of as a CUDA graph.
+one microbatch with TOKENS tokens. On a GPU, kernels of such steps are short and launches take a large share; therefore
+one more way issues Espalier's kernels one by one instead of as a CUDA graph.
 
-If PyTorch's memory holds only a smaller microbatch, one more way runs Espalier with that.
+If PyTorch's memory holds only a smaller microbatch, one more way runs Espalier with that microbatch.
 
-Each round runs every way to train for --steps steps, of which the first --warmup do not count, and the bare products of
+Each round runs every way to train for --steps steps, of which the first --warmup do not count, and the bare GEMMs of
 the model. Prints medians: tokens/s, the ratios to torch.compile, model flops utilisation against the datasheet, causal
-and full, and the step's rate over that of the bare products. One more short run of Espalier shows where a step's time
-goes by kind of instruction."""
+and full, and the step's rate divided by the rate of the bare GEMMs. One more short run of Espalier shows how a step's
+time is divided among kinds of instructions."""
 import argparse, json, os, statistics, subprocess, sys, tempfile, time
 
 import sides, table
 from shape import OUTSIDE_BYTES, Shape
 from sides import Failed
 
-# Dense bf16, in TFLOP/s, by NVIDIA's datasheets; a name stands for all that begin with it.
+# Dense bf16, in TFLOP/s, from NVIDIA's datasheets; a name stands for all names that begin with it.
 DATASHEET = {
     "NVIDIA H200": 989.4, "NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H100 NVL": 835.5, "NVIDIA H100 PCIe": 756.5,
     "NVIDIA A100": 312.0
 }
-TIMED_STEPS = 5       # of the run whose last step is timed instruction by instruction
-LEAST_SECONDS = 60    # that are left for it, whatever the rounds take
+TIMED_STEPS = 5  # steps of the run whose last step is timed instruction by instruction
+LEAST_SECONDS = 60  # the minimum for that run, however long the rounds take
 PRODUCTS = "bare products"
 SHAPES = ["124m", "1.5b", "8b-4k", "8b-8k"]
 ISSUED, SAME_MICRO = "espalier-issued", "espalier-same-micro"
@@ -48,8 +48,8 @@ def gpu():
 
 
 def turn(shape, way, seconds, micro=None):
-    """One turn of one way: milliseconds of its counted steps, and all that it said, with the GPU's clocks. `micro`: of
-    Espalier, another microbatch than the shape's, for the same batch."""
+    """One turn of one way: milliseconds of its counted steps, its whole output, and the GPU's clocks. `micro`: Espalier
+    uses this microbatch instead of the shape's, for the same batch."""
     o = shape.o
     with sides.Watch() as watch:
         if way.startswith("espalier"):
@@ -64,15 +64,15 @@ def turn(shape, way, seconds, micro=None):
 
 
 class Results:
-    """What the turns of a shape measured: milliseconds by way, what each way said last, why it failed, TFLOP/s of bare
-    products and the type of their operands, and a step of Espalier instruction by instruction."""
+    """Results of a shape's turns: milliseconds by way, the last output of each way, why it failed, TFLOP/s of the bare
+    GEMMs and the type of their operands, and the instruction times of one step of Espalier."""
 
     def __init__(self, ways):
         self.ms, self.said, self.failed = {way: [] for way in ways}, {}, {}
         self.products, self.products_type, self.times = [], None, None
 
     def attempt(self, way, f):
-        """f(), unless the way has failed before. What fails hides nothing else."""
+        """Calls f() unless the way has failed before. A failure of one way leaves the others' results."""
         if way in self.failed or way not in [*self.ms, PRODUCTS]:
             return
         try:
@@ -102,13 +102,13 @@ class Results:
         print(f"  {way}: {statistics.median(ms):.1f} ms a step ({min(ms):.1f} to {max(ms):.1f}){gpu}", flush=True)
 
     def time_instructions(self, shape, seconds):
-        """In the last of a few steps, behind those in which libraries make themselves ready."""
+        """Times the last of a few steps; libraries make themselves ready in the steps before."""
         self.times = sides.espalier_times(shape.o.espalier, shape.deck, [*shape.overrides(), *WAYS["espalier"]],
                                           TIMED_STEPS, seconds)
 
 
 def rounds(shape, o, ways, end):
-    """Rounds in turn, as many as were asked for or as there is time for before `end`, and a step instruction by
+    """Rounds in turn, as many as requested or as there is time for before `end`, and one step timed instruction by
     instruction."""
     issued = [ISSUED] if shape.small and o.device == "cuda" and "espalier" in ways else []
     results, begin = Results([*ways, *issued]), time.monotonic()
@@ -126,7 +126,7 @@ def rounds(shape, o, ways, end):
 
 
 def bench(name, o, ways, begin):
-    """All of a shape, its planning included, within --seconds."""
+    """Runs a shape, its planning included, within --seconds."""
     shape = Shape(name, o)
     m = shape.values["model"]
     print(
@@ -162,7 +162,7 @@ def read_options():
 
 
 def complete(o):
-    """What follows from the device."""
+    """Fills in the options that depend on the device."""
     o.espalier = os.path.join(o.build, "espalier")
     o.name, here = gpu() if o.device == "cuda" else ("CPU", OUTSIDE_BYTES + (8 << 20))
     o.memory = o.memory or here

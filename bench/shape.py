@@ -5,16 +5,16 @@ import sides
 from sides import HERE
 from tokens import write_random_tokens
 
-# CUDA's context and modules, cuBLAS, cuDNN: what a run needs beside its arena.
+# memory of a run outside its arena: CUDA's context and modules, cuBLAS, cuDNN
 OUTSIDE_BYTES = 4 << 30
-# Of the logits of a microbatch. A larger one than this nobody trains.
+# Limit of the logits of a microbatch. Nobody trains with more.
 MOST_LOGITS = 1 << 31
 MICRO = sorted({n for k in range(12) for n in (2**k, 3 * 2**k)})
 
 
 class Shape:
-    """`o` are the options of bench.py. What is chosen: layers, micro; `values` is the effective deck, `plan` what was
-    planned for it."""
+    """`o` are the options of bench.py. The search sets `layers` and `micro`; `values` is the effective deck, `plan` its
+    plan."""
 
     def __init__(self, name, o):
         self.name, self.o = name, o
@@ -51,7 +51,7 @@ class Shape:
         return self.planned(layers, micro)["peak_bytes"] + OUTSIDE_BYTES <= self.o.memory
 
     def choose(self, least, most):
-        """Layers and microbatch; of a small shape the microbatch is `least`."""
+        """Chooses layers and microbatch; a small shape keeps the microbatch `least`."""
         layers = next((n for n in range(self.layers, 0, -1) if self.fits(n, least)), None)
         if layers is None:
             sys.exit(f"{self.name}: not one layer fits into {self.o.memory} bytes; --least-tokens below "
@@ -66,7 +66,7 @@ class Shape:
         return self.plan["tokens_per_step"]
 
     def product_flops(self):
-        """Of a step's products with weights: forward and both adjoints."""
+        """FLOPs of a step's GEMMs with weights: forward and both gradients."""
         m = self.values["model"]
         weights = m["layers"] * (2 * m["dim"] *
                                  (m["dim"] + self.kv_dim()) + 3 * m["dim"] * m["ffn_dim"]) + m["vocab"] * m["dim"]

@@ -1,4 +1,4 @@
-"""One turn of each side of the benchmark: a process that trains some steps, and what it measured. Standard library
+"""One turn of each side of the benchmark: a process that trains some steps, and its measurements. Standard library
 only."""
 import contextlib, json, math, os, shutil, signal, statistics, subprocess, tempfile, time
 
@@ -16,7 +16,7 @@ def last_words(text):
 
 
 def python_environment():
-    """The environment with the library path of before, since the packages of .gpu/ are none of PyTorch's."""
+    """The environment with the original library path, since the packages in .gpu/ are not meant for PyTorch."""
     environment = dict(os.environ)
     if "ESPALIER_HOST_LIBRARY_PATH" in environment:
         environment["LD_LIBRARY_PATH"] = environment["ESPALIER_HOST_LIBRARY_PATH"]
@@ -25,7 +25,7 @@ def python_environment():
 
 
 def read_steps(path):
-    """The step lines of metrics.jsonl that are written to their ends."""
+    """The complete step lines of metrics.jsonl."""
     if not os.path.exists(path):
         return []
     with open(path) as file:
@@ -34,7 +34,7 @@ def read_steps(path):
 
 
 def read_times(path):
-    """The table of ESPALIER_INSTRUCTION_TIMES, once it is written to its end; else None."""
+    """The table of ESPALIER_INSTRUCTION_TIMES, or None until it is complete."""
     with contextlib.suppress(OSError, ValueError):
         with open(path) as file:
             return json.load(file)
@@ -42,8 +42,8 @@ def read_times(path):
 
 
 def run_until(done, folder, command, seconds, environment=None):
-    """Runs Espalier until done() holds, and kills it then, before it saves gigabytes. If it never holds, Failed gives
-    the last words."""
+    """Runs Espalier until done() holds, then kills it before it saves gigabytes. If it never holds, Failed has the last
+    lines of output."""
     log = os.path.join(folder, "log")
     with open(log, "w") as output:
         run = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
@@ -69,7 +69,7 @@ def espalier(executable, deck, overrides, steps, seconds, variables={}):
 
 
 def espalier_times(executable, deck, overrides, steps, seconds):
-    """Where the last of so many steps went, instruction by instruction (ESPALIER_INSTRUCTION_TIMES)."""
+    """The time of the last of `steps` steps, instruction by instruction (ESPALIER_INSTRUCTION_TIMES)."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "times.json")
         command = [executable, "run", deck, "-d", folder, *overrides, f"run.steps={steps}"]
@@ -91,8 +91,8 @@ def pytorch(python, deck, device, steps, seconds, flags):
 
 
 class Watch:
-    """Clocks and power of the GPU while a turn runs, as medians of what nvidia-smi says twice a second; nothing where
-    there is none."""
+    """Clocks and power of the GPU while a turn runs: medians of nvidia-smi's figures, read twice per second; empty
+    without a GPU."""
     QUERY = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw,temperature.gpu", "--format=csv,noheader,nounits", "-i",
              "0", "-lms", "500"]
 
@@ -126,7 +126,7 @@ def has_torch(python):
 
 
 def products(shape):
-    """TFLOP/s of the bare products of a step, and the type of their operands."""
+    """TFLOP/s of the bare GEMMs of a step, and the type of their operands."""
     m = shape.values["model"]
     numbers = [m["layers"], m["dim"], shape.kv_dim(), m["ffn_dim"], m["vocab"], shape.tokens()]
     if shape.o.device == "cuda":
@@ -141,7 +141,7 @@ def products(shape):
 
 
 def command(program, arguments):
-    """What a program prints."""
+    """The output of a program."""
     try:
         done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=MOST_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as reason:

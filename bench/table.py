@@ -1,10 +1,10 @@
-"""What a shape's turns come to. Standard library only."""
+"""Tables of a shape's results. Standard library only."""
 import statistics
 
-LIKE = "compile-deterministic"  # what deterministic Espalier is compared with, like with like
+LIKE = "compile-deterministic"  # the way that deterministic Espalier is compared with
 
 
-COLUMNS = [  # title, width, key of a row, form
+COLUMNS = [  # title, width, key of a row, format
     ("tokens/s", 10, "tokens_per_s", ".0f"), ("ms a step", 10, "step_ms", ".1f"),
     ("/ compile", 9, "over_compile", ".2f"), ("/ comp.-det.", 12, "over_deterministic", ".2f"),
     ("MFU causal", 10, "mfu_causal", ".1%"),
@@ -13,7 +13,7 @@ COLUMNS = [  # title, width, key of a row, form
 
 
 def rows(shape, results, peak):
-    """The bare products' TFLOP/s, or None, and a row for every way that ran. `peak` in TFLOP/s, or None."""
+    """The TFLOP/s of the bare GEMMs, or None, and a row for every way that ran. `peak` in TFLOP/s, or None."""
     flops, bare = shape.plan["flops_per_token"], statistics.median(results.products) if results.products else None
     rates = {way: 1e3 * shape.tokens() / statistics.median(ms) for way, ms in results.ms.items() if ms}
     found = []
@@ -34,7 +34,7 @@ def text(value, form):
 
 
 def show(shape, results, peak):
-    """Prints the table and returns all that is in it."""
+    """Prints the table and returns its content."""
     bare, found = rows(shape, results, peak)
     print(f"{'':<22}" + "".join(f" {title:>{width}}" for title, width, _, _ in COLUMNS))
     for r in found:
@@ -57,7 +57,7 @@ def show(shape, results, peak):
 
 
 def parts(shape, results, found, bare):
-    """Where Espalier's step went, as far as metrics.jsonl tells, and how long its products alone would take."""
+    """How Espalier's step time is divided, as far as metrics.jsonl tells, and how long its GEMMs alone would take."""
     for way in (r["way"] for r in found if r["way"].startswith("espalier")):
         steps = results.said[way]["steps"]
         ms = {
@@ -70,8 +70,7 @@ def parts(shape, results, found, bare):
 
 
 def by_kind(times):
-    """A row for every kind of instruction on the compute lane, the longest first, and one for what none of them
-    took."""
+    """A row for every kind of instruction on the compute lane, the longest first, and one for the remaining time."""
     rows = {}
     for row in (r for r in times["instructions"] if r["lane"] == "compute"):
         total = rows.setdefault(row["kind"], {"kind": row["kind"], "count": 0, "seconds": 0, "flops": 0, "bytes": 0})
@@ -86,7 +85,7 @@ def by_kind(times):
 
 
 def rate(row):
-    """Operations a second of products and attention; bytes a second of what memory bounds."""
+    """FLOP/s of GEMMs and attention; bytes/s of memory-bound kernels."""
     if not row["seconds"]:
         return "-"
     if row["flops"]:

@@ -3,7 +3,7 @@ import array, itertools, random, struct
 
 
 def write_random_tokens(path, count, vocab):
-    """Ids as frequent as words (Zipf's law): the embedding's gradient has rows of thousands of tokens, and rows of
+    """Ids as frequent as words (Zipf's law): some rows of the embedding's gradient have thousands of tokens, others
     none."""
     width = 2 if vocab <= 65536 else 4
     weights = list(itertools.accumulate(1 / rank for rank in range(1, vocab + 1)))

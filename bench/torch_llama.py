@@ -4,9 +4,9 @@ reads in order.
     torch_llama.py DECK [--device cuda|cpu] [--steps N] [--compile] [--deterministic] [--weights CHECKPOINT]
 
 DECK is an effective deck (`espalier check`) with data.shuffle = false, on one rank. Parameters are fp32; in bf16 the
-products run under autocast, and the stream between them is bf16, as Espalier's. Where memory is short the microbatch is
-halved. Prints one JSON line: milliseconds, loss and gradient norm of every step, the microbatch, the most memory that
-was allocated."""
+GEMMs run under autocast, and the residual stream is bf16, as in Espalier. If memory is short, the microbatch is halved.
+Prints one JSON line: milliseconds, loss and gradient norm of every step, the microbatch, the peak of allocated
+memory."""
 import argparse, array, glob, json, math, os, struct, sys, time, tomllib
 
 import torch
@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 HEADER = struct.Struct("<8sIIQQ")
-if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2":  # what torch.compile generates has the cap of the library
+if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2":  # so that the kernels that torch.compile generates have the
+                                                     # library's cap
     torch._inductor.config.cpp.simdlen = 256
 
 
@@ -38,7 +39,7 @@ class Attention(nn.Module):
 
 
 def rotated(x, cos, sin):
-    """Rotary positions as Hugging Face pairs them: element i with element i + half."""
+    """Rotary positions with Hugging Face's pairs: element i with element i + half."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
@@ -104,7 +105,7 @@ class Llama(nn.Module):
 
 
 def read_tokens(data):
-    """All tokens of the deck's files: bytes of texts, a zero between two, or ids."""
+    """All tokens of the deck's files: bytes of texts with a zero in between, or ids."""
     paths = sorted({p for pattern in data["paths"] for p in glob.glob(pattern, recursive=True) if os.path.isfile(p)})
     if data["format"] == "text":
         return torch.frombuffer(bytearray(b"\0".join(open(p, "rb").read() for p in paths)), dtype=torch.uint8).long()
@@ -119,7 +120,7 @@ def read_tokens(data):
 
 
 def learning_rate(deck, step):
-    """Of step 1, 2, ...: linear warm-up, stable steps, decay (doc/numerics.md)."""
+    """Learning rate of step 1, 2, ...: linear warm-up, stable steps, decay (doc/numerics.md)."""
     lr, top = deck["lr"], deck["optimizer"]["lr"]
     warmup, low, stable_to = lr["warmup_steps"], lr["min_ratio"], lr["warmup_steps"] + lr["stable_steps"]
     if step <= warmup:
@@ -141,7 +142,7 @@ class Trainer:
         self.deck, self.device, self.micro = deck, device, deck["batch"]["micro"]
         compute = torch.bfloat16 if deck["precision"]["compute"] == "bf16" else torch.float32
         torch.manual_seed(deck["run"]["seed"])
-        with torch.device(device):  # where billions of numbers are drawn at once
+        with torch.device(device):  # on the device: billions of random numbers are drawn at once
             self.model = Llama(deck["model"], compute)
         # Sizes as constants: a dynamic batch would be another, slower program.
         self.run = torch.compile(self.model, dynamic=False) if compiled else self.model
@@ -180,8 +181,8 @@ class Trainer:
         return loss, norm
 
     def fit(self):
-        """Halves the microbatch until a forward and backward find room, beside the states that the optimizer will
-        make."""
+        """Halves the microbatch until a forward and backward pass fits, besides the optimizer states that are made
+        later."""
         rows = self.samples(1)
         states = [torch.empty_like(p) for p in self.model.parameters() for _ in range(2)]
         while True:
@@ -193,7 +194,7 @@ class Trainer:
                     raise
             self.optimizer.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
-            torch._dynamo.reset()  # what was compiled for the microbatch that found no room
+            torch._dynamo.reset()  # drop the code compiled for the microbatch that did not fit
             self.micro //= 2
         self.optimizer.zero_grad(set_to_none=True)
         del states
@@ -240,7 +241,7 @@ def make_deterministic():
 def train(arguments):
     with open(arguments.deck, "rb") as file:
         deck = tomllib.load(file)
-    if arguments.device == "cuda":  # before the first allocation: else holes cost it a part of the memory
+    if arguments.device == "cuda":  # before the first allocation: otherwise fragmentation costs a part of the memory
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     if arguments.deterministic:
         make_deterministic()

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Measures training steps of GPT-2 124M's size on this machine's processor against PyTorch's, 1 x 1024 and 4 x 1024
-# tokens a step, in fp32 and in bf16:
+# tokens per step, in fp32 and in bf16:
 #
 #   bench/cpu/run.sh [-b BUILD] [option of bench.py ...] [SHAPE ...]
 #
 # -b: the meson build folder (build), with tests. --python names a Python that has PyTorch. --help lists the rest.
-# ESPALIER_ISA in the environment caps the instructions of both sides, and those of oneDNN. The times mean little beside
-# other work: read the ratios, and repeat.
+# ESPALIER_ISA in the environment caps the instruction set of both sides and of oneDNN. If other work runs on the
+# machine, the times mean little: read the ratios, and repeat.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

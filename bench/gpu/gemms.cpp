@@ -1,10 +1,10 @@
-// The bare products of a training step on a GPU: every matrix product of one forward and backward of a Llama, as
-// cuBLASLt calls and nothing else. What a whole step reaches is measured against this (bench/bench.py).
+// The bare GEMMs of a training step on a GPU: every GEMM of one forward and backward pass of a Llama, as cuBLASLt calls
+// and nothing else. bench/bench.py compares the rate of a whole step with this.
 //
 //   gpu_gemms LAYERS DIM KV_DIM FFN VOCAB TOKENS
 //
 // bf16 operands with random mantissas (zeros would run faster), sums in fp32, weight gradients in fp32. Prints one JSON
-// line: flops of a step's products, seconds (median of 5 rounds), rate.
+// line: FLOPs of a step's GEMMs, seconds (median of 5 rounds), rate.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
@@ -64,7 +64,7 @@ void* Filled(size_t bytes, unsigned seed) {
   return memory;
 }
 
-/// One product with the library's first choice.
+/// One GEMM with the library's first choice of algorithm.
 class Plan {
  public:
   Plan(cublasLtHandle_t handle, const Product& p) : handle_(handle), p_(p) {
@@ -126,7 +126,7 @@ class Bench {
     CUDA(cudaMalloc(&workspace_, kWorkspaceBytes));
   }
 
-  /// Seconds of every product once.
+  /// Runs every GEMM once; returns seconds.
   double Round() const {
     cudaEvent_t begin = nullptr, end = nullptr;
     CUDA(cudaEventCreate(&begin));

@@ -3,8 +3,8 @@
 #
 #   bench/gpu/run.sh [-b BUILD] [option of bench.py ...] [SHAPE ...]
 #
-# One SHAPE (124m, 1.5b, 8b-4k, 8b-8k) takes at most ten minutes. -b: a meson build folder to take as it is. --help
-# lists the rest. Exit status 77 where there is no GPU and none is waived by --device cpu.
+# One SHAPE (124m, 1.5b, 8b-4k, 8b-8k) takes at most ten minutes. -b: an existing meson build folder. --help lists the
+# rest. Exit status 77 if there is no GPU, unless --device cpu.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -42,7 +42,7 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-/// What the failed ranks say, as `rules` state.
+/// The messages of the failed ranks, chosen by `rules`.
 std::vector<std::string> MessagesOf(const std::vector<Outcome>& ranks, ExitStatus worst, const FailureRules& rules) {
   std::vector<std::string> messages;
   for (const Outcome& rank : ranks) {
@@ -89,7 +89,7 @@ std::vector<std::string> ResultsOf(const std::vector<std::string>& attempts, Exi
 }
 
 std::vector<std::string> Shorten(std::vector<std::string> messages) {
-  // One more is shown instead of counted, so that shortening twice changes nothing.
+  // Shows the last message instead of a count of one, so that shortening twice changes nothing.
   if (messages.size() <= kMaxMessages + 1) return messages;
   const std::string rest = fmt::format("... and {} more", messages.size() - kMaxMessages);
   messages.resize(kMaxMessages);

@@ -1,4 +1,4 @@
-// Waiting for something that must be polled, with more threads than cores.
+// Waits for a condition that must be polled, with more threads than cores.
 #pragma once
 
 #include <sched.h>

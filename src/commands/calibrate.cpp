@@ -1,5 +1,5 @@
 // espalier calibrate --product-plans: times every GEMM of some decks on this machine's GPU and writes the quickest
-// algorithm of each, for run.product_plans. What else `calibrate` measures is in src/train/measuring.
+// algorithm of each, for run.product_plans. The other measurements of `calibrate` are in src/train/measuring.
 #include <fmt/core.h>
 
 #include "commands.hpp"

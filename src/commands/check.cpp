@@ -1,5 +1,5 @@
-// espalier check: parse, validate, print the effective deck with the origin of each value, and what it would run on
-// here.
+// espalier check: parses, validates, and prints the effective deck with the origin of each value, and the device that
+// it would use here.
 #include <fmt/core.h>
 
 #include "commands.hpp"
@@ -23,7 +23,7 @@ std::string RanksText(const Deck& deck, int given) {
   return ranks == 1 ? "any number of ranks" : fmt::format("any multiple of {} ranks", ranks);
 }
 
-/// On this host, not only in its plan.
+/// Whether it runs on this host's CPU, not only plans for one.
 bool RunsOnCpu(const Deck& deck) {
   return deck.run.device != RunDevice::kSleep && PlanDevice(deck).device == RunDevice::kCpu;
 }

@@ -14,7 +14,7 @@
 
 namespace espalier {
 
-/// Said by each command that reads a checkpoint and compares its checksums alone.
+/// Printed by each command that reads a checkpoint and compares only its checksums.
 inline constexpr const char* kNotProved =
     "the proof of the weights was not computed: a start of the run does that (doc/checkpoint.md, Proof)";
 
@@ -23,7 +23,7 @@ int RunCommand(const RunOptions& options);
 
 struct CheckOptions {
   DeckArguments arguments;
-  int ranks = 0;  ///< to check the degrees for; 0: any number
+  int ranks = 0;  ///< number of ranks for which to check the degrees; 0: any
 };
 /// Prints the effective deck with the origin of each value.
 int CheckCommand(const CheckOptions& options);
@@ -43,9 +43,9 @@ struct SimulateCommandOptions {
   int ranks = 0;                 ///< 0: the fewest that the deck's degrees allow
   std::string cluster;           ///< cluster file; empty: run.cluster of a deck that sleeps
   std::string json, trace, svg;  ///< files to write; empty: none
-  bool unfolded = false;         ///< every rank by itself
-  std::optional<double> jitter;  ///< nothing: the cluster's
-  int64_t seed = 1234;           ///< of the jitter
+  bool unfolded = false;         ///< simulate every rank separately
+  std::optional<double> jitter;  ///< not set: the cluster's
+  int64_t seed = 1234;           ///< seed of the jitter
   SlowArguments slow;
 };
 /// Times a step of the programs of all ranks on a cluster. UserError (kDoesNotFit) after everything is printed and
@@ -58,7 +58,7 @@ struct TuneCommandOptions {
   std::string cluster;             ///< cluster file
   std::vector<std::string> fixed;  ///< keys that stay at the deck's value
   int top = 10;                    ///< rows of the ranking
-  std::optional<double> reserve;   ///< GB of each device that a layout leaves free; nothing: kReserve of its memory
+  std::optional<double> reserve;   ///< GB of each device that a layout leaves free; not set: kReserve of its memory
   std::string output, json;        ///< files to write; empty: none
 };
 /// The share of a device's memory that a chosen layout leaves free by default, besides what the cluster file reserves.
@@ -87,7 +87,7 @@ int ReportCommand(const ReportCommandOptions& options);
 
 struct ImportOptions {
   std::string folder;                  ///< Hugging Face's
-  std::string run_dir;                 ///< of the run to make
+  std::string run_dir;                 ///< folder of the run to make
   std::vector<std::string> overrides;  ///< keys of its deck
   bool without_dropout = false;        ///< train without the model's dropout
 };
@@ -106,17 +106,17 @@ int ExportCommand(const ExportOptions& options);
 struct SampleOptions {
   std::string checkpoint;
   std::vector<std::string> prompts;  ///< texts; "-": every line of stdin is one
-  std::optional<std::string> ids;    ///< token ids, such as "1 2 3", instead of a text
+  std::optional<std::string> ids;    ///< token ids, such as "1 2 3", instead of texts
   std::string tokenizer;             ///< empty: the checkpoint's; without one tokens are bytes
-  bool bos = false;                  ///< begin with the token that begins a text
-  bool stop = false;                 ///< at the token that ends a text
+  bool bos = false;                  ///< begin with the beginning-of-text token
+  bool stop = false;                 ///< stop at the end-of-text token
   int64_t tokens = 200;
   double temperature = 0;  ///< 0: greedy
   int64_t top_k = 0;       ///< 0: all
   double top_p = 1;        ///< 1: all
   int64_t seed = 1234;
   std::string logits;                      ///< file to write; empty: none
-  std::optional<std::string> tensorboard;  ///< folder for an event file of the texts; "": that of the run
+  std::optional<std::string> tensorboard;  ///< folder for an event file of the texts; "": the run's
 };
 /// Continues texts by a trained model.
 int SampleCommand(const SampleOptions& options);
@@ -133,7 +133,7 @@ struct TokenizeOptions {
   std::string tokenizer;
   std::vector<std::string> files;  ///< files, globs, folders
   std::string output;
-  std::string field = "text";  ///< of .jsonl
+  std::string field = "text";  ///< field of .jsonl with the text
   std::string end_token;       ///< name, id, or "none"; empty: the tokenizer's
   bool bos = false;
   int64_t shard_tokens = 0;  ///< 0: one file
@@ -149,9 +149,9 @@ struct CalibrateOptions {
   MeasureOptions measure;     ///< `file` empty: no cluster file
   std::string product_plans;  ///< file for run.product_plans to write; empty: none
   bool attention = false;     ///< time attention's backward instead
-  int ranks = 0;              ///< that the decks are planned for; 0: the fewest that a deck's degrees allow
+  int ranks = 0;  ///< number of ranks for which the decks are planned; 0: the fewest that a deck's degrees allow
 
-  /// A measurement by one process, which writes no cluster file.
+  /// Whether one process measures, without a cluster file.
   bool OnOneGpu() const { return !product_plans.empty() || attention; }
 };
 /// Throws UserError (kDeck) for options that exclude or need each other.
@@ -169,7 +169,7 @@ int InfoCommand();
 /// Prints the version in one line.
 int VersionCommand();
 
-/// Prints the general help (`usage` first, then the sections), or that of a topic: a section, a key or "all".
+/// Prints the general help (`usage` first, then the sections), or the help on a topic: a section, a key or "all".
 int HelpCommand(const std::string& usage, const std::string& topic);
 
 /// Prints doc/deck.md.

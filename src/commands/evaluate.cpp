@@ -90,7 +90,7 @@ nlohmann::ordered_json FileJson(const FileScore& file) {
   return json;
 }
 
-/// Nothing in it depends on the ranks, so that equal results are equal files.
+/// The content does not depend on the ranks, so that equal results give equal files.
 std::string ToJson(const Evaluated& all) {
   nlohmann::ordered_json json = {{"checkpoint", all.checkpoint}, {"step", all.step},       {"model", all.model},
                                  {"tokens", all.tokens},         {"seq_len", all.seq_len}, {"stride", all.stride}};

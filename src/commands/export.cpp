@@ -1,5 +1,5 @@
-// espalier export: the weights of a checkpoint as a Hugging Face folder, which appears as a whole. Tensors are read and
-// written in groups no larger than the largest of them.
+// espalier export: writes the weights of a checkpoint as a Hugging Face folder, which a rename makes visible. Tensors
+// are read and written in groups no larger than the largest of them.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ std::vector<Tensors> Groups(const Tensors& tensors, int64_t most) {
   return groups;
 }
 
-/// A folder that gets its name when everything is in it; without that it is removed.
+/// A folder that gets its final name when it is complete; otherwise it is removed.
 class NewFolder {
  public:
   explicit NewFolder(const std::string& path)

@@ -55,7 +55,7 @@ FoundTokenizer FindTokenizer(const std::string& folder, int64_t vocab) {
   }
 }
 
-/// What would be kept with a tokenizer.
+/// The files that are kept with a tokenizer.
 std::vector<std::string> CompanionsOf(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder))
@@ -74,7 +74,7 @@ bool Gives(const std::vector<std::string>& overrides, const std::string& key) {
   return std::ranges::any_of(overrides, [&](const std::string& text) { return text.starts_with(key + "="); });
 }
 
-/// The deck of an import: the model exactly, and what a run needs besides.
+/// The deck of an import: the exact model, and the other keys that a run needs.
 std::vector<Line> LinesOf(const ModelConfig& config, const FoundTokenizer& found, const ImportOptions& options) {
   std::vector<Line> lines;
   if (!Gives(options.overrides, "run.epochs")) lines.push_back({"run.steps", "1000", "optimizer steps"});
@@ -109,7 +109,7 @@ std::string DeckText(const std::vector<Line>& lines, const std::string& head) {
   return text;
 }
 
-/// The lines with the values that the overrides give them, and the other overrides.
+/// The lines with the values of the overrides, and the other overrides.
 std::vector<Line> WithOverrides(std::vector<Line> lines, const std::vector<std::string>& overrides, const Deck& deck) {
   for (const std::string& override : overrides) {
     const std::string key = override.substr(0, override.find('='));
@@ -129,17 +129,17 @@ LoadedDeck DeckOf(const std::vector<Line>& lines, const std::string& head, const
   return ParseDeck(DeckText(lines, head), fs::absolute(options.run_dir + "/deck.toml").string(), options.overrides);
 }
 
-/// At most a tenth of the run, if it is known how long that is.
+/// Limits the warm-up to a tenth of the run, if its length is known.
 void ShortenWarmUp(std::vector<Line>& lines, int64_t steps) {
   if (steps == 0) return;
   const auto line = std::ranges::find(lines, "lr.warmup_steps", &Line::key);
   line->value = fmt::format("{}", std::clamp<int64_t>(steps / 10, 1, std::stoll(line->value)));
 }
 
-/// By tensor: how many of its weights are NaN or infinite. None if all are finite.
+/// By tensor: number of its weights that are NaN or infinite. None if all are finite.
 using NotFiniteWeights = std::map<std::string, int64_t>;
 
-/// Tensors that a save reads chunk by chunk from the folder, each once; it counts what is not finite.
+/// Tensors that a save reads chunk by chunk from the folder, each once; it counts weights that are not finite.
 std::vector<LocalTensor> FromFolder(const std::vector<StateTensor>& tensors, const FolderOfWeights& weights,
                                     NotFiniteWeights& not_finite) {
   std::vector<LocalTensor> local;
@@ -184,7 +184,7 @@ void PrintDropout(const Deck::Dropout& d, bool left_out) {
     fmt::print("dropout: none, by --without-dropout\n");
 }
 
-/// The tokenizer, and what is kept with it.
+/// The tokenizer, and the files that are kept with it.
 void PrintTokenizer(const FoundTokenizer& found, const std::string& folder) {
   fmt::print("tokenizer: {}\n", found.tokenizer ? found.path : "none: " + found.why_none);
   if (!found.tokenizer) {

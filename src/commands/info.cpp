@@ -1,4 +1,4 @@
-// espalier info: what this executable is and what it can use here.
+// espalier info: properties of this executable and of this host.
 #include <fmt/core.h>
 
 #include "commands.hpp"
@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-/// What decides how fast kernels on CPUs are.
+/// The properties of the CPU that decide how fast kernels are.
 std::string CpuText() {
   return fmt::format("instruction level {}, bf16 matmuls {}", CpuLevel(),
                      CpuWidensBf16() ? "in fp32, since the level has no instructions for them" : "in bf16");
@@ -30,7 +30,7 @@ std::string GpusText(const CudaModule& module) try {
   return std::string(kNextLine) + error.what();
 }
 
-/// What the CUDA module finds on this host, one GPU per line, or why it could not be loaded.
+/// The GPUs that the CUDA module finds on this host, one per line, or why it could not be loaded.
 std::string CudaText() try {
   const CudaModule& module = LoadCudaModule();
   return fmt::format("module loaded ({})", module.Versions()) + GpusText(module);

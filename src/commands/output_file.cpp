@@ -25,7 +25,7 @@ bool IsEmpty(const fs::path& path) {
   return fs::file_size(path, error) == 0 && !error;
 }
 
-/// Where links lead to.
+/// The file to which links lead.
 fs::path EndOfLinks(const fs::path& path) {
   std::error_code error;
   const fs::path target = fs::canonical(path, error);

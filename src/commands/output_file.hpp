@@ -1,4 +1,4 @@
-// Files that commands write beside what they print.
+// Files that commands write in addition to their printed output.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@ namespace espalier {
 /// touched yet. An empty path is no file.
 void CheckWritable(std::string_view option, const std::string& path);
 
-/// Replaces the file as WriteWhole does, and where links lead to; fills an empty file; writes to a device or a pipe.
-/// Throws UserError (kFault) with the reason, a full disk for one; then an empty file is still empty. An empty path is
+/// Replaces the file as WriteWhole does, or the target of links; fills an empty file; writes to a device or a pipe.
+/// Throws UserError (kFault) with the reason, such as a full disk; then an empty file is still empty. An empty path is
 /// no file.
 void WriteOutput(const std::string& path, std::string_view text);
 

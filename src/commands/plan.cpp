@@ -1,4 +1,4 @@
-// espalier plan: what is known before launch, for any number of ranks, computed in one process.
+// espalier plan: the plan of a run for any number of ranks, computed in one process.
 #include "espalier/program/plan.hpp"
 
 #include <fmt/core.h>
@@ -36,10 +36,10 @@ namespace {
 
 constexpr size_t kProgramWidth = 120, kOperandIndent = 18, kLabelIndent = 12;
 
-/// Lanes by the name of their axis: what a stage sends to its neighbours counts as "pp".
+/// The name of a lane's axis: sends of a stage to its neighbours count as "pp".
 std::string AxisName(const std::string& lane) { return lane == "pp-send" ? "pp" : lane; }
 
-/// The smallest of the common sizes of a GPU's memory that is enough, and how much the next smaller one lacks.
+/// The smallest common size of GPU memory that suffices, and how much the next smaller one lacks.
 void PrintFitOfGpus(int64_t arena_bytes, int64_t outside_bytes) {
   constexpr std::array<int, 6> kSizes = {16, 24, 40, 80, 141, 192};
   const auto left = [&](int size) { return size - static_cast<double>(arena_bytes + outside_bytes) / kGiga; };
@@ -61,7 +61,7 @@ void PrintFit(const Compilation& c, int64_t peak_bytes, int64_t staging_bytes) {
              available / (peak_bytes + staging_bytes));
 }
 
-/// What else is printed is of a step with batch.global; peaks are the largest of all sizes.
+/// Peaks are maxima over all batch sizes; all other figures are for batch.global.
 void PrintRamp(const Compilation& c) {
   const BatchRamp ramp(c.deck.batch);
   if (!ramp.Grows()) return;
@@ -80,7 +80,7 @@ nlohmann::ordered_json RampJson(const Compilation& c) {
   return json;
 }
 
-/// Layers in which `kind` reads one joined value, and all of its layers.
+/// The layers in which `kind` reads one joined value, and all of its layers.
 struct JoinedLayers {
   std::set<int> joined, all;
 };
@@ -94,7 +94,7 @@ JoinedLayers JoinedLayersOf(const Graph& graph, OpKind kind) {
   return layers;
 }
 
-/// What fusion.join_matmuls has joined, if anything.
+/// The matmuls that fusion.join_matmuls has joined, if any.
 void PrintJoined(const Graph& graph) {
   const JoinedLayers gates = JoinedLayersOf(graph, OpKind::kSwiglu), heads = JoinedLayersOf(graph, OpKind::kAttention);
   if (gates.joined.empty() && heads.joined.empty()) return;
@@ -107,7 +107,7 @@ void PrintSchedule(const Schedule& schedule) {
              Name(schedule.kind), Draw(schedule));
 }
 
-/// GiB where the largest rank has one, else MiB.
+/// In GiB if the largest rank has at least one, otherwise in MiB.
 void PrintMemory(const WorldPlan& plan) {
   const bool large = static_cast<double>(plan.peak_bytes) >= kGiB;
   const double unit = large ? kGiB : kMiB;
@@ -122,7 +122,7 @@ void PrintMemory(const WorldPlan& plan) {
   }
 }
 
-/// The reasons for which GPUs compute attention by our own kernels.
+/// The reasons why GPUs use our own attention kernels.
 std::set<std::string> ReasonsForPlainAttention(const WorldPlan& plan) {
   std::set<std::string> reasons;
   if (plan.training.deck.run.device != RunDevice::kCuda) return reasons;
@@ -140,7 +140,7 @@ void PrintPlainAttention(const WorldPlan& plan) {
     fmt::print("attention   not by cuDNN ({}): our own kernels compute it, many times slower\n", reason);
 }
 
-/// `steps`: how the length of the run follows from run.epochs; empty: the deck says it.
+/// `steps`: how run.steps follows from run.epochs; empty: the deck sets it.
 void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice& device, const std::string& steps) {
   const Compilation& c = plan.training;
   const int ranks = c.mesh.Ranks();
@@ -215,7 +215,7 @@ nlohmann::ordered_json PlanJson(const WorldPlan& plan, int64_t staging_bytes) {
   return json;
 }
 
-/// The program of a rank, or everything else.
+/// Prints the program of a rank, or everything but programs.
 void PrintPlan(const PlanOptions& options, const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice& device,
                const std::string& steps) {
   if (options.program >= 0)
@@ -232,7 +232,7 @@ void PrintTimes(const Prediction& prediction, const Figures& figures) {
       DurationText(figures.exposed_us), DurationText(slowest.idle_us));
 }
 
-/// With --cluster: planned for its device and timed.
+/// With --cluster: plans for the cluster's device and times the step.
 int PlanOnCluster(const PlanOptions& options, const CountedSteps& counted, int ranks) {
   const LoadedDeck& loaded = counted.loaded;
   const Prediction prediction = Predict(loaded.deck, ranks, ChooseTarget(loaded, options.cluster), {});

@@ -1,4 +1,4 @@
-// How commands refuse what the command line says.
+// How commands refuse wrong arguments.
 #pragma once
 
 #include <string>

@@ -51,7 +51,7 @@ void SayIfSlow(int64_t longest, int64_t window) {
                window, window);
 }
 
-/// What was shown of a text, and how many tokens its last one follows.
+/// The text shown so far, and how many tokens precede its last one.
 struct Continued {
   std::string text;
   int64_t seen = 0;
@@ -64,7 +64,7 @@ void Show(Continued& to, const std::string& part) {
   to.text += part;
 }
 
-/// Continues one prompt; `number` tells the draws of several apart. `file` may be null.
+/// Continues one prompt; `number` selects an independent sequence of draws. `file` may be null.
 Continued Continue(const SampleOptions& options, const TextForm& form, const TextForm::Prompt& prompt, uint32_t number,
                    Sampler& sampler, LogitsFile* file) {
   sampler.Restart();
@@ -76,7 +76,7 @@ Continued Continue(const SampleOptions& options, const TextForm& form, const Tex
       file->Append(tokens[static_cast<size_t>(at)], logits);
     };
   TextForm::Shower shower(form);
-  // The prompt goes through the stream, which may need what is before a token.
+  // Pushes the prompt through the stream, which may need the context of a token.
   for (size_t i = 0; !options.ids && i < tokens.size(); ++i) shower.Push(tokens[i]);
   Continued result;
   Show(result, prompt.shown);
@@ -103,7 +103,7 @@ int SampleCommand(const SampleOptions& options) {
   const std::string dir = Resolve(options.checkpoint, std::filesystem::path(options.checkpoint).parent_path());
   const std::string folder = options.tensorboard ? FolderOfTexts(options, dir) : "";
   const Deck deck = SamplingDeck(dir);
-  WaitBriefly(deck);  // before prompts are read, which can be read once
+  WaitBriefly(deck);  // before prompts are read, which is possible only once
   const TextForm form(options, deck, dir);
   if (options.stop && !form.end())
     throw UserError(ExitStatus::kDeck, "command line: --stop: it is not known which token ends a text");
@@ -112,7 +112,7 @@ int SampleCommand(const SampleOptions& options) {
   int64_t longest = 1;
   for (const TextForm::Prompt& prompt : prompts) longest = std::max(longest, std::ssize(prompt.tokens));
   Sampler sampler(deck, dir, longest, longest + options.tokens - 1);
-  // Told to people, not to programs that read both outputs.
+  // Only for people; programs read both outputs.
   if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "espalier: {}: checksums agree; {}\n", dir, kNotProved);
   std::optional<LogitsFile> file;
   if (!options.logits.empty()) file.emplace(options.logits, prompts.size(), deck.model.vocab);

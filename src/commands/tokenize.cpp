@@ -66,7 +66,7 @@ void ShowTokens(const Tokenizer& tokenizer, const TokenizeJob& job) {
   });
 }
 
-/// A line now and then.
+/// Prints a line from time to time.
 class PartsProgress {
  public:
   void operator()(int64_t done, int64_t parts) {

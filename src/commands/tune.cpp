@@ -24,12 +24,12 @@ namespace {
 
 constexpr double kPerCent = 100;
 
-/// Of a device, less what the cluster file reserves.
+/// Memory of a device less the bytes that the cluster file reserves.
 int64_t BytesForPrograms(const Cluster& cluster) {
   return cluster.compute.memory_bytes - cluster.compute.reserved_bytes;
 }
 
-/// What a layout leaves free of that.
+/// The part of it that a layout leaves free.
 int64_t ReserveOf(const TuneCommandOptions& options, const Cluster& cluster) {
   const double bytes =
       options.reserve ? *options.reserve * kGiga : kReserve * static_cast<double>(cluster.compute.memory_bytes);
@@ -42,7 +42,7 @@ int64_t ReserveOf(const TuneCommandOptions& options, const Cluster& cluster) {
   return static_cast<int64_t>(bytes);
 }
 
-/// What follows from a candidate's step on a cluster.
+/// Rates of a candidate's step on a cluster.
 struct Rates {
   double step_s, tokens_per_s, mfu;
   double free_gb;
@@ -140,7 +140,7 @@ class Printer {
   const int ranks_;
 };
 
-/// The chosen deck with a comment of what was predicted for it.
+/// The chosen deck with a comment about its predicted results.
 std::string ChosenDeck(const TuneResult& result, const Deck& deck, const Cluster& cluster, int ranks) {
   const Candidate& choice = result.ranking[result.choice];
   const Rates rates = RatesOf(choice, ranks, cluster);

@@ -1,4 +1,4 @@
-// Cluster files, read and written. All errors of a file and of what it includes are reported at once.
+// Cluster files, read and written. All errors of a file and its includes are reported together.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -29,7 +29,7 @@ class ClusterReader {
     const RawDeck file = ReadSettingsFile(path_, format_, errors_);
     whole_ = file.whole && std::ranges::none_of(file.settings, &RawSetting::reported);
     std::vector<RawRow> rows;
-    int row = -1;  // the settings of a row follow one another
+    int row = -1;  // the settings of a row are consecutive
     for (const RawSetting& setting : file.settings) {
       if (setting.reported) continue;
       if (setting.row < 0) {
@@ -62,7 +62,7 @@ class ClusterReader {
       Refuse(setting.place, setting.shown, fault);
   }
 
-  /// Why there is no such key, and which one was probably meant.
+  /// Why a key is unknown, and which one was probably meant.
   std::string Unknown(const RawSetting& setting) {
     const auto is = [&](std::string_view name) { return setting.name == name; };
     if (std::ranges::any_of(format_.sections, is)) return fmt::format("must be a section, [{}]", setting.name);
@@ -77,7 +77,7 @@ class ClusterReader {
     return "unknown key" + (nearest.empty() ? KeysOfSection(setting.name) : DidYouMean(nearest));
   }
 
-  /// By its spelling, or the same name in another section.
+  /// The nearest name by spelling, or the same name in another section.
   static std::string NearestName(const std::string& name, const std::vector<std::string>& names) {
     const std::string own = name.substr(name.rfind('.') + 1);
     for (const std::string& other : names)

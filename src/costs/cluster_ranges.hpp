@@ -1,5 +1,5 @@
-// What the numbers of a cluster file may be (doc/clusters.md has the same table). The ranges leave much room for
-// machines to come. Within them no formula overflows, whatever the other keys are.
+// The ranges of the numbers in a cluster file (doc/clusters.md has the same table). The ranges leave much room for
+// future machines. Within them no formula overflows, whatever the other keys are.
 #pragma once
 
 #include "espalier/deck/schema.hpp"
@@ -28,9 +28,9 @@ inline Allowed Slowdown() { return {.min = 0, .max = 0.999}; }
 inline Allowed Deviation() { return {.min = 0, .max = 1}; }
 /// Contracted elements.
 inline Allowed Depth() { return {.min = 0, .max = 1e6}; }
-/// What a kernel or a transfer takes besides, us.
+/// Fixed time of a kernel or a transfer, us.
 inline Allowed Overhead() { return {.min = 0, .max = 1e9}; }
-/// What was measured, us.
+/// A measured time, us.
 inline Allowed Time() { return {.min = 0, .max = 1e12}; }
 inline Allowed Samples() { return {.min = 1, .max = 1e15}; }
 /// Extents of a kernel; points of a curve: bytes, ranks, or keys of attention. Doubles hold them exactly.

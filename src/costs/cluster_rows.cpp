@@ -28,7 +28,7 @@ std::vector<std::string_view> KernelNames() {
 
 }  // namespace
 
-/// Reads the settings of one row by name; what is left over is unknown.
+/// Reads the settings of one row by name; the remaining ones are unknown.
 class RowReader::Fields {
  public:
   Fields(const RawRow& row, bool whole, Errors& errors) : row_(row), whole_(whole), errors_(errors) {}
@@ -50,7 +50,7 @@ class RowReader::Fields {
       Refuse(setting->place, setting->shown, fault);
   }
 
-  /// True if there was no error, unknown names included. After the last Get.
+  /// True if there was no error; unknown names are errors. Call it after the last Get.
   bool Finish() {
     for (const RawSetting& setting : row_.settings) {
       const std::string name = setting.name.substr(row_.section.size() + 1);

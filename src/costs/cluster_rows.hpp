@@ -16,10 +16,10 @@ struct RawRow {
   std::vector<RawSetting> settings;
 };
 
-/// Puts rows into a cluster. A row replaces the same one of an included file; within one file that is an error.
+/// Puts rows into a cluster. A row replaces an equal one of an included file; within one file that is an error.
 class RowReader {
  public:
-  /// Both must outlive it. `whole`: all lines could be read, so that a key that is not there is missing.
+  /// Both must outlive it. `whole`: all lines could be read, so an absent key is missing.
   RowReader(Cluster& cluster, bool whole, Errors& errors) : cluster_(cluster), whole_(whole), errors_(errors) {}
 
   void Add(const RawRow& row);

@@ -12,7 +12,7 @@
 
 namespace espalier {
 
-/// A field that is an enum, as the name of its value.
+/// An enum field, accessed by the name of its value.
 struct ClusterChoice {
   std::string_view (*get)(const Cluster&);
   void (*set)(Cluster&, std::string_view name);
@@ -22,7 +22,7 @@ using ClusterField = std::variant<bool& (*)(Cluster&), int& (*)(Cluster&), int64
                                   double& (*)(Cluster&), std::string& (*)(Cluster&), Curve& (*)(Cluster&),
                                   std::vector<MatmulTile>& (*)(Cluster&), ClusterChoice>;
 
-/// Whether a file has to set a key, itself or by what it includes.
+/// Whether a file must set a key, itself or through its includes.
 enum class Presence : uint8_t { kRequired, kOptional };
 
 struct ClusterKey {
@@ -30,7 +30,7 @@ struct ClusterKey {
   ClusterField field;
   Presence presence = Presence::kOptional;
   Allowed allowed;
-  std::string_view sentence;  ///< what it means, with its unit
+  std::string_view sentence;  ///< meaning, with the unit
 
   std::string FullName() const { return std::string(section) + "." + std::string(name); }
 };
@@ -41,7 +41,7 @@ const std::vector<ClusterKey>& ClusterSchema();
 /// Sections of ClusterSchema and rows of cluster_rows.hpp.
 SettingsFormat ClusterFormat();
 
-/// Sets the field; "", or what is wrong.
+/// Sets the field and returns "", or returns what is wrong.
 std::string SetKey(Cluster& cluster, const ClusterKey& key, const RawSetting& setting);
 
 /// The value as TOML.

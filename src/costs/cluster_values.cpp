@@ -25,7 +25,7 @@ std::string ReadScalar(const RawSetting& setting, const Allowed& allowed, T& fie
   return "";
 }
 
-/// A list of lists of `columns` numbers; nothing if it is something else.
+/// A list of lists of `columns` numbers; nothing for any other value.
 std::optional<std::vector<std::vector<double>>> RowsOf(const RawSetting& setting, size_t columns) {
   if (!setting.value) return std::nullopt;
   if (const auto* empty = std::get_if<std::vector<int64_t>>(&*setting.value); empty && empty->empty())
@@ -39,7 +39,7 @@ std::optional<std::vector<std::vector<double>>> RowsOf(const RawSetting& setting
 
 std::string Number(double x) { return ToToml(x); }
 
-/// What a column of a list of rows may hold.
+/// The allowed values of a column in a list of rows.
 struct Column {
   Column(const Allowed& bounds, bool is_whole = false) : allowed(bounds), whole(is_whole) {}
   Allowed allowed;
@@ -47,7 +47,7 @@ struct Column {
 };
 Column Whole(const Allowed& allowed) { return {allowed, true}; }
 
-/// What is wrong with a row of a list, and in which column.
+/// The error of a row of a list, with its column.
 std::string FaultOf(const std::vector<double>& row, const std::vector<Column>& columns) {
   constexpr std::string_view kPlaces[] = {"first", "second", "third"};
   for (size_t i = 0; i < row.size(); ++i) {

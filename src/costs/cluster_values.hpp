@@ -1,4 +1,4 @@
-// Values of cluster files: from what is written to a field, and back to TOML.
+// Values of cluster files: converts settings to fields, and fields to TOML.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace espalier {
 
-/// Sets `field`, or says what is wrong and what is allowed; "": nothing is wrong. Bounds hold for numbers; of curves
-/// for their second column. Lists of sizes may hold 0.
+/// Sets `field` and returns "", or returns what is wrong and what is allowed. Bounds hold for numbers, and for the
+/// second column of curves. Lists of sizes may hold 0.
 std::string Read(const RawSetting& setting, const Allowed& allowed, bool& field);
 std::string Read(const RawSetting& setting, const Allowed& allowed, int& field);
 std::string Read(const RawSetting& setting, const Allowed& allowed, int64_t& field);

@@ -3,7 +3,7 @@
 namespace espalier {
 namespace {
 
-/// The mean of two measurements, by their samples.
+/// The mean of two measurements, weighted by their samples.
 void Add(Measured& to, const Measured& newer) {
   const int64_t samples = to.samples + newer.samples;
   if (samples > 0) to.us += (newer.us - to.us) * (static_cast<double>(newer.samples) / static_cast<double>(samples));

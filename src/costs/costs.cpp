@@ -34,7 +34,7 @@ std::vector<InstructionCost> CostInstructions(const Costs& costs, const Program&
   InstructionCosts of_op(costs, program, coordinate);
   std::vector<InstructionCost> result;
   result.reserve(program.instructions.size());
-  double sending_us = 0;  // by sends since the last kernel
+  double sending_us = 0;  // time of sends since the last kernel
   for (const Instruction& instruction : program.instructions) {
     InstructionCost& cost = result.emplace_back(of_op.Of(instruction));
     if (!costs.cluster().blocking_messages) continue;

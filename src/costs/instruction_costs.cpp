@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-/// Later of two origins: a sum is as uncertain as its least certain part.
+/// The less certain of two origins: a sum is as uncertain as its least certain part.
 CostSource Least(CostSource a, CostSource b) { return std::max(a, b); }
 
 }  // namespace

@@ -20,26 +20,26 @@ class InstructionCosts {
 
  private:
   InstructionCost Price(const Instruction& instruction);
-  /// What `make` says of the first op with the signature and role of this one.
+  /// The cost by signature and role of an op; `make` computes it once.
   template <typename Make>
   const InstructionCost& OfItsLike(const Op& op, bool accumulate, const Make& make);
   InstructionCost Kernel(const Op& op, bool accumulate);
-  /// The share of a matmul in the one that the stack merges it into, by its multiplications.
+  /// Time of the merged GEMM, divided among its parts by FLOPs.
   double MergedUs(const Op& op, const MergedMatmul& group, bool accumulate) const;
   InstructionCost Collective(const Op& op, int64_t wire_bytes) const;
-  /// Of `scalars` that every stage sends to each other one.
+  /// Cost of gathering `scalars`, which every stage sends to each other one.
   InstructionCost GatherStages(const Op& op, int64_t scalars) const;
-  /// Rows of a strip that are several blocks in memory are copied, because NCCL's collectives want adjacent messages.
+  /// Time to copy the rows of a strip that are several blocks in memory; NCCL's collectives need adjacent messages.
   double PackingUs(const Op& op) const;
   InstructionCost Message(const Op& op) const;
 
   int64_t LocalBytes(const std::vector<int>& values) const;
-  /// As the stack reduces gradients, which our programs do in fp32.
+  /// Bytes of a gradient in the type in which the stack reduces it; our programs reduce in fp32.
   int64_t ReducedBytes(const Op& op, int64_t bytes) const;
-  /// Every rank of the tp group has all of each value.
+  /// Whether every rank of the tp group has all of each value.
   bool SameOnTensorAxes(const std::vector<int>& values) const;
 
-  /// Time of kernels that the stack runs and the program does not, by the op that they are added to.
+  /// Time of kernels that the stack runs and the program does not, added to this op.
   double ExtraUs(const Op& op) const;
   void FindUnread();
 
@@ -49,9 +49,9 @@ class InstructionCosts {
   const Graph& graph_;
   Coordinate coordinate_;
   std::optional<MergedMatmuls> merged_;                // if cluster.merged_matmuls
-  std::vector<std::optional<InstructionCost>> by_op_;  // op, then whether it accumulates
+  std::vector<std::optional<InstructionCost>> by_op_;  // by op and whether it accumulates
   Signatures signatures_;
-  std::map<std::tuple<int, Role, bool>, InstructionCost> by_signature_;  // signature, role, whether it accumulates
+  std::map<std::tuple<int, Role, bool>, InstructionCost> by_signature_;  // by signature, role and accumulation
   std::map<const Op*, double> unread_us_;  // cluster.recompute_unread: by the recomputed attention
 };
 

@@ -8,11 +8,11 @@
 namespace espalier {
 namespace {
 
-/// Rows of a table that a key may be interpolated between, and how far away they are.
+/// A row that a key may be interpolated from, and its distance.
 struct Neighbour {
   const KernelKey* key = nullptr;
   double measured_us = 0;
-  double distance = 0;  ///< of the logarithms of the sizes
+  double distance = 0;  ///< distance of the logarithms of the sizes
 };
 
 /// The distance, or nothing if a size differs by more than the factor.

@@ -29,7 +29,7 @@ MergedMatmuls::MergedMatmuls(const Program& program) {
     if (op.kind == OpKind::kMatmul)
       for (size_t i = 0; i < 2; ++i)
         readers[{op.inputs[i], i, op.attributes.Text("spec"), op.role, op.chunk, StripIndex(op)}].push_back(&op);
-    // The matmuls of a sum in strips are several per term; they are priced one by one.
+    // If a sum is computed in strips, each of its terms has several matmuls; they are priced one by one.
     if (StripIndex(op) >= 0) continue;
     const auto is_matmul = [&](int value) { return IsMatmul(graph, value, op.role); };
     if (op.kind != OpKind::kAdd || !std::ranges::all_of(op.inputs, is_matmul)) continue;

@@ -1,5 +1,5 @@
 // Stacks that compute the projections of one input as one matmul (q, k and v; gate and up), where our programs have
-// one matmul each:
+// separate matmuls:
 //
 //   q = x Wq   k = x Wk   v = x Wv      ->  [q k v] = x [Wq Wk Wv]                    n is the sum
 //   dx = dq Wq' + dk Wk' + dv Wv'       ->  dx = [dq dk dv] [Wq Wk Wv]'               k is the sum, and no addition
@@ -25,7 +25,7 @@ class MergedMatmuls {
   explicit MergedMatmuls(const Program& program);
   /// The group of a matmul; null if it is alone.
   const MergedMatmul* Find(const Op& op) const;
-  /// The addition of results that one matmul computes already.
+  /// True if the merged matmul already computes this addition of results.
   bool IsNeedless(const Op& op) const { return sums_.contains(&op); }
 
  private:

@@ -29,7 +29,7 @@ TransferKey KeyOfTransfer(const Program& program, const Instruction& instruction
   CHECK(IsCommunication(op.kind), "{} is no transfer", op.kind);
   if (IsBetweenStages(op.kind)) return KeyOfMessage(program, op, coordinate, ranks_per_node);
   const GroupPlace place = PlaceOf(program.mesh, op.Axes(), coordinate, ranks_per_node);
-  // What a stage gathers from all others depends on the stage: its own scalars, to each of them.
+  // The bytes that a stage gathers depend on the stage: it sends its own scalars to each other one.
   const int64_t bytes = op.kind == OpKind::kGatherStages
                             ? std::ssize(instruction.inputs) * SizeOf(Dtype::kF32) * (place.ranks - 1)
                             : WireBytes(*program.graph, op, program.mesh, coordinate);

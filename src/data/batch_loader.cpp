@@ -64,7 +64,7 @@ void LoadSequences(TokenSource& source, SampleOrder order, const BatchLayout& la
   CheckLayout(layout, source.seq_len());
   Sample sample;
   batch.microbatches.resize(static_cast<size_t>(microbatches));
-  int64_t row = layout.rows.begin;  // of the batch
+  int64_t row = layout.rows.begin;  // first row of the batch
   for (Microbatch& microbatch : batch.microbatches) {
     for (auto* numbers : {&microbatch.ids, &microbatch.targets, &microbatch.document_starts, &microbatch.positions,
                           &microbatch.stream_numbers, &microbatch.query_numbers})

@@ -23,7 +23,7 @@ struct Decimal {
   int exponent = 0;
 };
 
-/// The shortest decimal that gives `value`: as a deck says it.
+/// The shortest decimal that gives `value`, as in a deck.
 Decimal Parse(double value) {
   const std::string shortest = fmt::format("{}", value);
   Decimal decimal;
@@ -44,7 +44,7 @@ Decimal Parse(double value) {
   return decimal;
 }
 
-/// Exact whole numbers, or none if they would be too large.
+/// Exact integers, or none if they would be too large.
 std::vector<int64_t> Exact(const std::vector<double>& weights) {
   std::vector<Decimal> decimals;
   int least = std::numeric_limits<int>::max();
@@ -108,7 +108,7 @@ void Turns::SetDeadline(Source& source) const {
   source.deadline = next_ + (missing + source.weight - 1) / source.weight;
 }
 
-/// Takes the turn of next_.
+/// Takes the turn at position next_.
 size_t Turns::Advance() {
   size_t best = sources_.size();
   for (size_t i = 0; i < sources_.size(); ++i) {
@@ -156,7 +156,7 @@ class Blend final : public TokenSource {
     (*source)->Read(sample, out);
   }
 
-  /// Each source is shuffled with a seed of its own.
+  /// Each source has its own seed for shuffling.
   void ReadAt(int64_t position, const SampleOrder& order, Sample& out) override {
     const Turns::Turn turn = turns_.At(position);
     SampleOrder own = order;

@@ -1,5 +1,5 @@
-// Samples of whole conversations: each is a document, and no document is cut unless it is longer than a sample alone.
-// What is left of a sample is padding, which is a document of its own and no target.
+// Samples of whole conversations: each is a document, and a document is cut only if it is longer than a sample. The
+// rest of a sample is padding, which is a document of its own and has no targets.
 #include "data/conversations.hpp"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-/// Where a conversation is.
+/// The place of a conversation.
 struct Place : ConversationLine {
   int64_t file = 0;
 };
@@ -68,7 +68,7 @@ class ConversationSource final : public TokenSource {
   uint64_t Fingerprint() const override { return Fold(TokenSource::Fingerprint(), coder_.Key()); }
 
  private:
-  /// Tokens of a sample: those of the sequence, and the target of the last.
+  /// Tokens of a sample: the tokens of the sequence, and the target of the last one.
   int64_t Capacity() const { return seq_len_ + 1; }
   int64_t Kept(const Place& place) const { return std::min(place.tokens, Capacity()); }
 
@@ -86,7 +86,7 @@ class ConversationSource final : public TokenSource {
   std::vector<DataFile> files_;
   std::vector<Place> places_;  ///< in the order of the files
   int64_t seq_len_, vocab_;
-  int64_t tokens_ = 0;  ///< that samples have
+  int64_t tokens_ = 0;  ///< tokens of all samples
   PackedDocuments packed_;
   OpenFiles open_;
 };

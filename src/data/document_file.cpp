@@ -40,7 +40,7 @@ class DocumentFile::InBlocks final : public DocumentFile::Reader {
       const auto next = std::ranges::upper_bound(block_.documents, at_);
       const int64_t end = next == block_.documents.end() ? std::ssize(block_.tokens) : *next;
       Append(out, end);
-      // The end of a block ends a document only if the next block begins one, or there is none.
+      // The end of a block ends a document only if the next block begins one, or does not exist.
       if (next != block_.documents.end() || BeginsDocument()) return true;
     }
     return !out.tokens.empty();

@@ -13,7 +13,7 @@ namespace espalier {
 /// Keeps the first messages and counts the rest: a corpus may have a hundred thousand files.
 class FileErrors {
  public:
-  /// Does `work`. Keeps an error of the data; others leave.
+  /// Calls `work`. Keeps a data error; other exceptions pass through.
   template <typename Work>
   void Collect(const Work& work) {
     try {

@@ -1,5 +1,5 @@
 // The files without an index, one after the other, are cut into cells of kBlockBytes. Ranks take equal numbers of
-// cells, whatever files they are of: many small files and one huge one are the same.
+// cells, independent of file boundaries, so many small files and one huge one take the same time.
 #include <algorithm>
 #include <optional>
 
@@ -30,7 +30,7 @@ struct Uncounted {
   auto Fields() { return std::tie(path, bytes); }
 };
 
-/// Those among the files of this rank.
+/// The uncounted files among this rank's files.
 std::vector<Uncounted> FindMine(const DataSettings& settings, const World& world, const BeforeFile& before_part) {
   const std::vector<std::string> paths = DataPaths(settings.format, settings.paths, before_part);
   OpenFiles open;
@@ -48,7 +48,7 @@ std::vector<Uncounted> FindMine(const DataSettings& settings, const World& world
   return mine;
 }
 
-/// Those of all ranks, on every rank, in byte order of their paths.
+/// The uncounted files of all ranks, on every rank, in byte order of their paths.
 std::vector<Uncounted> FindAll(const DataSettings& settings, World& world, const BeforeFile& before_part) {
   std::vector<Uncounted> mine, all;
   OnAllRanks(world, [&] { mine = FindMine(settings, world, before_part); });
@@ -60,7 +60,7 @@ std::vector<Uncounted> FindAll(const DataSettings& settings, World& world, const
 
 /// Counted blocks of one file.
 struct CountedPart {
-  int64_t file = 0;  ///< of all without an index
+  int64_t file = 0;  ///< number among all files without an index
   std::vector<CountedBlock> blocks;
 
   auto Fields() { return std::tie(file, blocks); }
@@ -72,7 +72,7 @@ std::vector<CountedPart> Count(const std::vector<Uncounted>& files, const DataSe
   OpenFiles open;
   FileErrors errors;
   std::vector<CountedPart> parts;
-  int64_t cells = 0;  // before the file
+  int64_t cells = 0;  // number of cells before the file
   for (size_t k = 0; k < files.size(); cells += files[k++].Cells()) {
     const int64_t from = std::max(begin - cells, int64_t{0}), to = std::min(end - cells, files[k].Cells());
     if (from >= to) continue;
@@ -99,7 +99,7 @@ class IndicesWriter {
   void Finish() { MoveTo(std::ssize(files_)); }
 
  private:
-  /// Also past files without a block.
+  /// Also skips files without a block.
   void MoveTo(int64_t file) {
     while (file_ < file) {
       if (writer_) writer_->Commit();

@@ -98,7 +98,7 @@ class Expansion {
     }
   }
 
-  /// One folder of a walk; adds those in it to `folders` or `links`.
+  /// Visits one folder of a walk; adds its folders to `folders` or `links`.
   void Enter(const std::string& folder, size_t depth, std::deque<std::string>& folders,
              std::deque<std::string>& links) {
     const bool last = depth + 1 == names_.size();

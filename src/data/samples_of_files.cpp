@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kBlocks = 64;
 constexpr int64_t kSampleBytes = int64_t{1} << 16;
-constexpr int64_t kEndsBytes = int64_t{1} << 22;  // of both ends, over all files
+constexpr int64_t kEndsBytes = int64_t{1} << 22;  // limit for both ends, over all files
 constexpr int64_t kLeastEndBytes = 256;
 
 class Sampler {
@@ -60,7 +60,7 @@ class Sampler {
   const std::function<void()>& before_file_;
   int64_t end_bytes_ = 0, total_ = 0;
   size_t at_ = 0;      ///< the file of the current block
-  int64_t first_ = 0;  ///< bytes of all files before it
+  int64_t first_ = 0;  ///< bytes of all files before the current one
   std::vector<char> buffer_;
 };
 

@@ -17,7 +17,7 @@ namespace {
 struct Segment {
   std::unique_ptr<FileReader> reader;
   int64_t begin = 0;             ///< its first token
-  bool begins_document = false;  ///< of its own, or since the file before ends one
+  bool begins_document = false;  ///< by its own settings, or because the previous file ends a document
 
   int64_t End() const { return begin + reader->tokens(); }
 };
@@ -89,7 +89,7 @@ std::vector<Segment> OpenAll(const std::vector<std::string>& paths, const DataSe
   return segments;
 }
 
-/// Lines the segments up; returns the number of tokens.
+/// Concatenates the segments; returns the number of tokens.
 int64_t Arrange(std::vector<Segment>& segments) {
   int64_t tokens = 0;
   for (size_t i = 0; i < segments.size(); ++i) {

@@ -22,7 +22,7 @@ BatchRamp::BatchRamp(const Deck::Batch& batch)
 int64_t BatchRamp::IndexOf(int64_t step) const { return std::min(growths_, (step - 1) / steps_); }
 
 int64_t BatchRamp::SequencesUpTo(int64_t step) const {
-  const int64_t grown = std::min(growths_, step / steps_);  // of the step after `step`
+  const int64_t grown = std::min(growths_, step / steps_);  // growths up to the step after `step`
   // Sizes 0 to grown - 1 have steps_ steps each, with 0, 1, 2, ... times step_ more than start_.
   const int64_t before = grown * steps_;
   return start_ * before + grown * (grown - 1) / 2 * step_ * steps_ + (start_ + step_ * grown) * (step - before);

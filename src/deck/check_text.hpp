@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-/// Reports the first character that no text has; true if there is none. `what` names the kind of file.
+/// Reports the first character that is not text; true if there is none. `what` names the kind of file.
 bool CheckText(std::string_view text, const std::string& label, std::string_view what, Errors& errors);
 
 }  // namespace espalier

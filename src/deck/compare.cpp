@@ -11,9 +11,9 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kLongestValue = 120;  // characters of a value
+constexpr size_t kLongestValue = 120;  // limit of the characters of a value
 
-/// Shapes and names of the weights follow from these, or, for the numbers of heads, what their rows mean.
+/// Keys that determine shapes and names of the weights, or, for the numbers of heads, the meaning of their rows.
 constexpr auto kOfWeights =
     std::to_array<std::string_view>({"family", "layers", "dim", "heads", "kv_heads", "head_dim", "ffn_dim", "vocab",
                                      "norm_placement", "qk_norm", "qkv_bias", "o_bias", "mlp_bias", "tie_embeddings"});
@@ -26,7 +26,7 @@ bool IsFixed(const DeckKey& key, const Deck& saved) {
 
 bool Computes(const DeckKey& key) { return key.section == "model" && key.name != "init_std"; }
 
-/// Not known when a deck that says run.epochs was saved, before a run.
+/// Unknown when a deck that sets run.epochs was saved before a run.
 bool WasUnknown(const DeckKey& key, const Deck& saved) {
   const auto* derived = std::get_if<Derived>(&key.fallback);
   const bool follows = derived != nullptr && std::ranges::count(derived->keys, "run.steps") > 0;

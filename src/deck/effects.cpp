@@ -1,4 +1,4 @@
-// Settings without an effect together with the others. They are reported, since whoever set them expects an effect.
+// Settings without an effect in combination with the others. They are reported, since the user expects an effect.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-/// Why a key changes nothing in this deck, or not what its user expects; empty if it may.
+/// Why a key has no effect, or an unexpected one, in this deck; empty if it may have an effect.
 struct Effect {
   std::string_view key;
   std::string (*why)(const Deck&);
@@ -98,7 +98,7 @@ std::string NoEndOfDecay(const Deck& d) {
   if (d.lr.decay == Decay::kInverseSqrt) return "lr.decay = \"inverse_sqrt\" has no end";
   return ConstantRate(d);
 }
-/// No setting is judged by a number of steps that is not known yet.
+/// An unknown number of steps must not make a setting look ineffective.
 int64_t LastStep(const Deck& d) { return d.run.steps > 0 ? d.run.steps : std::numeric_limits<int64_t>::max(); }
 std::string OnlyWarmUp(const Deck& d) {
   return When(d.lr.warmup_steps >= LastStep(d),
@@ -112,7 +112,7 @@ std::string LearnsPositions(const Deck& d) {
   return When(d.model.family == Family::kGpt2, "gpt2 learns its positions");
 }
 std::string HasBiases(const Deck& d) { return When(d.model.family == Family::kGpt2, "gpt2 always has biases"); }
-/// For keys of the scalings in `used`.
+/// For the keys of the scalings in `used`.
 template <RopeScaling... used>
 std::string OtherRopeScaling(const Deck& d) {
   if (d.model.family == Family::kGpt2) return LearnsPositions(d);
@@ -282,7 +282,7 @@ bool IsDefault(const Deck& deck, const DeckKey& key) {
   return derived != nullptr && value == derived->compute(deck);
 }
 
-/// The command line ends a run of the deck early, so that its warm-up, which the deck chose, is no mistake.
+/// The command line ends the run early, so the warm-up from the deck may be longer than the run.
 bool IsTrial(const LoadedDeck& loaded) {
   const std::string& steps = loaded.origins.find("run.steps")->second;
   return steps == "command line" && loaded.origins.find("lr.warmup_steps")->second != steps;

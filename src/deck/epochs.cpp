@@ -22,7 +22,7 @@ bool Reads(const std::vector<std::string_view>& keys) { return std::ranges::find
                   fmt::format("{}: run.epochs = {}: {}", loaded.origins.at("run.epochs"), loaded.deck.run.epochs, why));
 }
 
-/// Whole samples of all passes. 0.29 x 100 are 29, although the product of the doubles is below it.
+/// Whole samples of all passes. 0.29 x 100 is 29, although the product of the doubles is slightly less.
 int64_t SamplesOf(double epochs, int64_t samples) {
   constexpr double kAFewUlps = 1 + 1e-15;
   return static_cast<int64_t>(std::min(epochs * static_cast<double>(samples) * kAFewUlps, kMaxTokens));

@@ -24,7 +24,7 @@ std::filesystem::path OwnInputs() {
   return {};
 }
 
-/// In the order in which they are searched: of this executable, then of $ESPALIER_ROOT.
+/// In search order: folders of this executable, then of $ESPALIER_ROOT.
 std::vector<std::string> FoldersOfInputs() {
   std::vector<std::string> folders;
   if (const auto own = OwnInputs(); !own.empty()) folders.push_back(own);

@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-/// Behind the string that begins at `at`.
+/// The position after the string that begins at `at`.
 size_t PassString(std::string_view toml, size_t at) {
   const char quote = toml[at];
   const std::string three(3, quote);

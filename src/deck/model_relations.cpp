@@ -8,10 +8,10 @@
 namespace espalier {
 namespace {
 
-/// model.head_dim is what it is where nobody sets it: dim / heads, or 1 if that is no whole number.
+/// model.head_dim has its default value: dim / heads, or 1 if that is no integer.
 bool HeadDimIsDerived(const Deck::Model& m) { return m.head_dim == (m.dim % m.heads == 0 ? m.dim / m.heads : 1); }
 
-/// Rotary positions turn elements of a head in pairs.
+/// Rotary positions rotate pairs of a head's elements.
 std::string HeadsDivideDim(const Deck& deck) {
   const auto& m = deck.model;
   const bool pairs = m.family == Family::kLlama;

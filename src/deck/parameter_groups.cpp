@@ -24,7 +24,7 @@ std::vector<std::string> WordsOf(std::string_view text) {
   return words;
 }
 
-/// A number from 0 to kMost; none if the text is something else.
+/// A number from 0 to kMost; nothing for any other text.
 std::optional<double> NumberOf(std::string_view text) {
   double x = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
@@ -32,7 +32,7 @@ std::optional<double> NumberOf(std::string_view text) {
   return x;
 }
 
-/// What is wrong with a setting after the pattern; empty: nothing.
+/// Reads a setting after the pattern; returns what is wrong, or "".
 std::string TakeSetting(const std::string& word, ParameterGroup& group, bool& has_lr) {
   const size_t equals = word.find('=');
   const std::string key = word.substr(0, equals);
@@ -64,7 +64,7 @@ ParsedGroup ParseGroup(std::string_view entry) {
   return parsed;
 }
 
-// A row of the table of edit distances per character of the pattern; * costs nothing whatever it stands for.
+// Computes rows of the table of edit distances, one per character of the pattern; * matches any characters at no cost.
 int EditsToMatch(std::string_view pattern, std::string_view name) {
   std::vector<int> row(name.size() + 1), next(name.size() + 1);
   for (size_t j = 0; j < row.size(); ++j) row[j] = static_cast<int>(j);

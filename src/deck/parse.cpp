@@ -29,8 +29,8 @@ std::string WithAllowed(const std::string& what, const DeckKey& key) {
   return allowed.empty() ? what : fmt::format("{} (allowed: {})", what, allowed);
 }
 
-/// The value in the key's own type (integers where numbers are wanted, an empty list of any kind, a string as a list of
-/// one).
+/// The value in the key's own type (integers become numbers, an empty list becomes a list of any type, a string a list
+/// of one).
 std::optional<DeckValue> Convert(const RawValue& written, const DeckKey& key) {
   const std::optional<DeckValue> readable = AsDeckValue(written);
   if (!readable) return std::nullopt;
@@ -54,7 +54,7 @@ std::string WithHome(const std::string& path) {
   return home != nullptr && *home != '\0' && path.starts_with("~/") ? home + path.substr(1) : path;
 }
 
-/// Paths as the program uses them: those of lists absolute.
+/// Paths as the program uses them: paths in lists are absolute.
 DeckValue AsPath(const DeckValue& value, const Allowed& allowed, const fs::path& folder) {
   if (allowed.path) return WithHome(std::get<std::string>(value));
   if (!allowed.paths) return value;
@@ -64,7 +64,7 @@ DeckValue AsPath(const DeckValue& value, const Allowed& allowed, const fs::path&
   return paths;
 }
 
-/// -0.0 is 0.0: it would print, and divide, differently.
+/// Makes -0.0 to 0.0, since it would print, and divide, differently.
 DeckValue Normal(DeckValue value) {
   if (auto* x = std::get_if<double>(&value)) *x += 0.0;
   return value;
@@ -72,10 +72,10 @@ DeckValue Normal(DeckValue value) {
 
 bool IsZero(const DeckValue& value) { return value == DeckValue(0.0) || value == DeckValue(int64_t{0}); }
 
-/// Puts settings together in rising precedence and judges the result.
+/// Merges settings in rising precedence and checks the result.
 class Assembler {
  public:
-  /// `whole`: the decks could be read to the end, so that what is not set is missing.
+  /// `whole`: the decks could be read to the end, so absent keys are missing.
   Assembler(std::string name, std::string label, bool whole, Errors errors)
       : label_(std::move(label)), whole_(whole), errors_(std::move(errors)) {
     deck_.name = std::move(name);
@@ -92,7 +92,7 @@ class Assembler {
       return RefuseValue(full_name, setting, fault);
     TakeBackOther(*key, *value, setting.place);
     given_[full_name] = {Normal(AsPath(*value, key->allowed, setting.folder)), setting.place};
-    // The folder that a relative path belongs to may have a name that no deck can hold.
+    // The folder to which a relative path belongs may have a name that no deck can hold.
     if (const std::string fault = FaultOf(given_[full_name].value, key->allowed); !fault.empty())
       RefuseValue(full_name, setting, fault);
   }
@@ -156,7 +156,7 @@ class Assembler {
            "unknown key" + (nearest.empty() ? KeysOfSection(setting.name) : DidYouMean(nearest)));
   }
 
-  /// " ([model] has family, layers, ...)" for "model.x"; without a known section the names of all.
+  /// " ([model] has family, layers, ...)" for "model.x"; without a known section the names of all sections.
   static std::string KeysOfSection(const std::string& name) {
     const std::string section = name.substr(0, name.find('.'));
     std::vector<std::string_view> keys, sections;
@@ -184,7 +184,7 @@ class Assembler {
     }
   }
 
-  /// What `unless` replaces is not known yet, and 0 until then.
+  /// A key that `unless` replaces is derived later; until then it is 0.
   void FillRequired(const DeckKey& key, std::string_view unless) {
     const std::string name = key.FullName();
     if (!unless.empty() && (IsAboveZero(unless) || Mentioned(std::string(unless)))) {
@@ -196,7 +196,7 @@ class Assembler {
     }
   }
 
-  /// In the deck, but wrong or misspelt.
+  /// Set in the deck, but with a wrong value or name.
   bool Mentioned(const std::string& name) const { return bad_.contains(name) || meant_.contains(name); }
 
   bool IsAboveZero(std::string_view name) const {
@@ -204,7 +204,7 @@ class Assembler {
     return given != given_.end() && !IsZero(given->second.value);
   }
 
-  /// Of two keys of which a deck sets one, what another deck before has is taken back.
+  /// If a deck sets one of two exclusive keys, drops the value that an earlier deck gave the other one.
   void TakeBackOther(const DeckKey& key, const DeckValue& value, const std::string& place) {
     const std::string other = OtherForm(key);
     const auto given = given_.find(other);
@@ -238,7 +238,7 @@ class Assembler {
     const DeckValue value = derived->compute(deck_);
     if (const std::string fault = FaultOf(value, key.allowed); !fault.empty()) {
       bad_.insert(key.FullName());
-      const auto* text = std::get_if<std::string>(&value);  // may hold what no deck can
+      const auto* text = std::get_if<std::string>(&value);  // may hold a value that no deck can hold
       return Refuse(label_, fmt::format("{} = {}", key.FullName(), ToToml(text ? Printable(*text) : value)),
                     fmt::format("{} (it follows from {}: set it)", fault, derived->text));
     }
@@ -258,15 +258,15 @@ class Assembler {
     Refuse(PlaceOf(relation.keys), fmt::format("{} = {}", blamed, ToToml(Get(deck_, *FindDeckKey(blamed)))), broken);
   }
 
-  /// Where the first of the keys is set that somebody set at all.
+  /// The place of the first of these keys that is set anywhere.
   std::string PlaceOf(const std::vector<std::string_view>& keys) const {
     for (std::string_view key : keys)
       if (auto given = given_.find(key); given != given_.end()) return given->second.place;
     return label_;
   }
 
-  /// Of more unknown names than that the rest is refused without a guess at what was meant: guesses take time, and a
-  /// file with so many is no deck.
+  /// Unknown names beyond this number are refused without a suggestion: suggestions take time, and a file with so many
+  /// errors is no deck.
   static constexpr int kMaxGuesses = 100;
 
   std::string label_;
@@ -289,8 +289,8 @@ LoadedDeck Assemble(const std::string& name, const std::string& label, RawDeck d
   return assembler.Finish();
 }
 
-/// Of a key that the command line gives twice the last value counts, so that scripts can be given more arguments; it is
-/// said.
+/// If the command line gives a key twice, the last value counts, so that scripts can append arguments; a line reports
+/// it.
 std::vector<std::string> Repeated(const std::vector<std::string>& overrides) {
   std::vector<std::string> lines;
   std::map<std::string, std::string> last;
@@ -303,7 +303,7 @@ std::vector<std::string> Repeated(const std::vector<std::string>& overrides) {
   return lines;
 }
 
-/// A file with another ending that sets no key was meant as data.
+/// A file with another ending that sets no key was probably meant as data.
 bool IsPlainData(const std::string& path, const RawDeck& deck) {
   std::error_code error;
   return fs::path(path).extension() != ".toml" && fs::is_regular_file(path, error) &&
@@ -329,7 +329,7 @@ RawDeck ReadDeckFile(const std::string& name, Errors& errors) {
   return deck;
 }
 
-/// A further deck among the key=value arguments.
+/// A second deck among the key=value arguments.
 bool IsDeck(const std::string& argument) {
   return argument.find('=') == argument.npos && (argument.ends_with(".toml") || FindInput(argument).has_value());
 }

@@ -23,7 +23,7 @@ std::string DefaultText(const DeckKey& key) {
   return "";
 }
 
-/// Of a key without a default: "required", or which one may be set instead.
+/// For a key without a default: "required", or the key that may be set instead.
 std::string RequiredText(const DeckKey& key) {
   const std::string_view unless = std::get<Required>(key.fallback).unless;
   return unless.empty() ? "required" : fmt::format("required, or {}", unless);

@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-/// Less than a second would end healthy jobs.
+/// A limit below a second would end healthy jobs.
 std::string WatchdogWaitsASecond(const Deck& deck) {
   const auto& run = deck.run;
   return run.watchdog_s == 0 || run.watchdog_s >= 1 ? "" : "must be 0 (off) or at least 1";
@@ -50,7 +50,7 @@ std::string EndTokenIsInTheVocabulary(const Deck& deck) {
   return fmt::format("must be a token: allowed are -1 (none) and 0 to {} (model.vocab - 1)", deck.model.vocab - 1);
 }
 
-/// Documents of flat ids end with a token alone. A sample has several conversations.
+/// Documents of flat ids can only end with a token. A sample has several conversations.
 std::string DocumentsAreKnown(const Deck& deck) {
   const auto& data = deck.data;
   if (data.format == DataFormat::kChat && !data.isolate_documents)
@@ -66,7 +66,7 @@ std::string ConversationsHaveATemplate(const Deck& deck) {
   return "must be a file or \"chatml\": without data.tokenizer there is no chat template beside it";
 }
 
-/// While dp_shard is open: what batch.global must be a multiple of, in terms of the ranks that there will be.
+/// While dp_shard is open: batch.global must be a multiple of this, in terms of the future number of ranks.
 std::string OpenUnit(const Deck& deck) {
   const auto& p = deck.parallel;
   const int64_t others = Product({p.pp, p.cp, p.tp});
@@ -74,13 +74,13 @@ std::string OpenUnit(const Deck& deck) {
                      others > 1 ? fmt::format(" / {}", others) : "");
 }
 
-/// A batch of so many sequences, with 1 for an open dp_shard.
+/// A batch of `sequences` sequences, with 1 for an open dp_shard.
 BatchShape KnownBatch(const Deck& deck, int64_t sequences) {
   return DivideBatch(sequences, deck.batch.micro,
                      Product({deck.parallel.dp_replicate, std::max(1, deck.parallel.dp_shard)}));
 }
 
-/// What is wrong with a number of sequences that is to be divided into microbatches, with a `remedy`.
+/// Why a number of sequences cannot be divided into microbatches, with a `remedy`; empty if it can.
 std::string DivisionFault(const Deck& deck, int64_t sequences, const std::string& remedy = "") {
   const auto& p = deck.parallel;
   const int64_t unit = KnownBatch(deck, sequences).rows;
@@ -105,7 +105,7 @@ std::string MicrobatchesComeOutWhole(const Deck& deck) {
   return DivisionFault(deck, deck.batch.global, NextBatch(deck));
 }
 
-/// By how many sequences the batch grows in all; 0 without a ramp.
+/// The number of sequences by which the batch grows in total; 0 without a ramp.
 int64_t RiseOf(const Deck::Batch& batch) {
   return batch.ramp_start == 0 ? 0 : std::max<int64_t>(0, batch.global - batch.ramp_start);
 }
@@ -129,7 +129,7 @@ std::string RampEndsAtGlobal(const Deck& deck) {
 
 std::string RampStartComesOutWhole(const Deck& deck) { return DivisionFault(deck, deck.batch.ramp_start); }
 
-/// Its default is ramp_start, which has been checked then.
+/// Its default is ramp_start, which has already been checked.
 std::string RampStepComesOutWhole(const Deck& deck) {
   const auto& b = deck.batch;
   return RiseOf(b) == 0 || b.ramp_step == b.ramp_start ? "" : DivisionFault(deck, b.ramp_step);
@@ -166,7 +166,7 @@ std::string ChunksHaveRows(const Deck& deck) {
       deck.batch.micro, deck.model.seq_len, deck.parallel.cp, rows, rows);
 }
 
-/// "all_to_all" turns parts of a sequence with all of a tp rank's heads into whole sequences with some of them.
+/// "all_to_all" exchanges parts of sequences with all of a tp rank's heads for whole sequences with some of the heads.
 std::string AllToAllHasHeads(const Deck& deck) {
   const auto& p = deck.parallel;
   const auto& m = deck.model;
@@ -188,8 +188,8 @@ std::string ChunksSuitTheSchedule(const Deck& deck) {
   return TraitsOf(deck.pipeline.schedule).ChunkCountError(deck.pipeline.chunks);
 }
 
-/// What is wrong with the number of microbatches of so many sequences. While dp_shard is open there may be fewer than
-/// this counts, never more.
+/// Why the schedule cannot take the microbatches of `sequences` sequences. While dp_shard is open there may be fewer
+/// microbatches than counted here, never more.
 std::string ScheduleFault(const Deck& deck, int64_t sequences) {
   const auto& p = deck.parallel;
   const ScheduleTraits& schedule = TraitsOf(deck.pipeline.schedule);
@@ -244,7 +244,7 @@ std::string ReduceKeepsShards(const Deck& deck) {
          "shards parameters only)";
 }
 
-/// Where parameters are sharded. A group of one would keep them whole.
+/// Only applies to sharded parameters. A group of one would keep them whole.
 std::string GroupsShareOutShards(const Deck& deck) {
   const auto& p = deck.parallel;
   const bool sharded = p.zero == 3 && deck.recompute.regather != Regather::kNever && p.dp_shard > 1;
@@ -266,7 +266,7 @@ std::string RunHasFolder(const Deck& deck) {
   return deck.run.dir.empty() ? "must name a folder" : "must name a folder, not blanks";
 }
 
-/// What is smaller than any fp32 is 0 in the update; 0 itself means off.
+/// A value below the smallest fp32 becomes 0 in the update, and 0 means off.
 std::string ClipNormIsAFloat(const Deck& deck) {
   const double norm = deck.optimizer.clip_norm;
   return norm == 0 || norm >= kMinFloat ? ""

@@ -1,4 +1,4 @@
-// Relations that need the rank count, and what follows from it.
+// Relations that need the number of ranks, and values that depend on it.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-/// Keys with which the deck runs on `ranks` ranks: "parallel.dp_shard=-1", and more where that is not enough.
+/// Keys with which the deck runs on `ranks` ranks: "parallel.dp_shard=-1", and others if that does not suffice.
 std::string KeysThatFit(const Deck& deck, int ranks) {
   const Deck::Parallel& p = deck.parallel;
   std::string keys;
@@ -29,7 +29,7 @@ std::string KeysThatFit(const Deck& deck, int ranks) {
   return keys.substr(0, keys.size() - 1);
 }
 
-/// What is wrong with the degrees on `ranks` ranks; empty: nothing.
+/// The error of the degrees on `ranks` ranks; empty if they fit.
 std::string DegreesFault(const Deck& deck, int ranks) {
   const Deck::Parallel& p = deck.parallel;
   if (p.dp_shard >= 1) {
@@ -47,20 +47,21 @@ std::string DegreesFault(const Deck& deck, int ranks) {
       p.dp_replicate, p.cp, p.tp, fixed, ranks, MultiplesText(fixed), KeysThatFit(deck, ranks));
 }
 
-/// The ranks of a regather group; 1 if there are none. All ranks of dp_shard are no group of their own.
+/// The ranks of a regather group; 1 if there are no groups. All ranks of dp_shard together are not a group of their
+/// own.
 int RegatherDegree(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const bool again = p.zero == 3 && deck.recompute.regather != Regather::kNever;
   return again && p.regather_group > 1 && p.regather_group < p.dp_shard ? p.regather_group : 1;
 }
 
-/// Where a key was set, as the head of a message.
+/// The place where a key was set, as the beginning of a message.
 using PlaceOf = std::function<std::string(std::string_view key)>;
 
 Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   CHECK(ranks >= 1, "a job of {} ranks", ranks);
   std::vector<std::string> messages;
-  // With a wrong number of ranks an open dp_shard stays open: what follows from it would be wrong too.
+  // With a wrong number of ranks an open dp_shard stays open: its value would be wrong too.
   if (const std::string fault = DegreesFault(deck, ranks); !fault.empty())
     messages.push_back(fmt::format("{}parallel: {}", place("parallel.dp_shard"), fault));
   else
@@ -74,13 +75,13 @@ Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   }
   if (!messages.empty()) throw UserError(ExitStatus::kDeck, std::move(messages));
   const Deck::Parallel& p = deck.parallel;
-  // Ranks beyond the kv heads share them.
+  // Ranks share kv heads if there are more ranks than kv heads.
   const int tp = static_cast<int>(std::min<int64_t>(p.tp, deck.model.kv_heads));
   const int regather = RegatherDegree(deck);
   return Mesh({p.pp, p.dp_replicate, p.dp_shard / regather, p.cp, tp, p.tp / tp, regather});
 }
 
-/// Ranks that share out the optimizer state.
+/// Number of ranks among which the optimizer state is sharded.
 int StateShards(const Mesh& mesh) { return mesh.GroupSize(kStateAxes); }
 
 }  // namespace

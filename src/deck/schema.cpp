@@ -1,4 +1,4 @@
-// The table of all keys: section, name, field, default, what is allowed, one sentence. Adding a key is a field in
+// The table of all keys: section, name, field, default, allowed values, one sentence. Adding a key is a field in
 // deck.hpp, a row here, and `espalier doc-deck > doc/deck.md`.
 #include "espalier/deck/schema.hpp"
 
@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-constexpr double kMaxInt = 2147483647;  // counts fit 32 bits: MPI and token ids
+constexpr double kMaxInt = 2147483647;  // counts fit 32 bits, as MPI and token ids require
 constexpr double kMaxDegree = 65536;
 constexpr double kMaxWatchdog = 1e6;  // seconds: 12 days
 
@@ -20,15 +20,15 @@ constexpr double kMaxFloat = std::numeric_limits<float>::max();  // kernels comp
 
 Allowed Any() { return {}; }
 Allowed From(double min) { return {.min = min}; }
-/// What fp32 can hold without becoming infinite, or 0.
+/// 0, or what fp32 can hold without becoming infinite
 Allowed Float() { return {.min = 0, .max = kMaxFloat}; }
 Allowed PositiveFloat() { return {.min = kMinFloat, .max = kMaxFloat}; }
 Allowed Between(double min, double max) { return {.min = min, .max = max}; }
-constexpr double kMaxCtas = 64;            // of NCCL
+constexpr double kMaxCtas = 64;            // NCCL's limit
 constexpr double kMaxOutsideBytes = 1e12;  // more than any GPU has
 Allowed Count() { return Between(1, kMaxInt); }
 Allowed CountOrZero() { return Between(0, kMaxInt); }
-Allowed Fraction() { return {.min = 0, .max = 0.9999999}; }  // the next fp32 is 1
+Allowed Fraction() { return {.min = 0, .max = 0.9999999}; }  // the next larger fp32 is 1
 Allowed Paths() { return {.paths = true}; }
 Allowed Path() { return {.path = true}; }
 
@@ -72,14 +72,14 @@ const Derived kDecaySteps = {"run.steps - lr.warmup_steps - lr.stable_steps",
                              [](const Deck& d) -> DeckValue {
                                return std::max<int64_t>(1, d.run.steps - d.lr.warmup_steps - d.lr.stable_steps);
                              }};
-/// A pipeline stage has few parameters, and every microbatch would gather and reduce them.
+/// With ZeRO-3, every microbatch would gather and reduce the few parameters of a pipeline stage.
 const Derived kZero = {"3; with pp > 1: 1", {"parallel.pp"}, [](const Deck& d) -> DeckValue {
                          return int64_t{d.parallel.pp > 1 ? 1 : 3};
                        }};
 const Derived kChunks = {"1; interleaved, zbv, dualpipev: 2", {"pipeline.schedule"}, [](const Deck& d) -> DeckValue {
                            return int64_t{TraitsOf(d.pipeline.schedule).min_chunks};
                          }};
-/// Where there is something to hide, and at hardly any memory.
+/// True if there is communication to hide, and the cost in memory is small.
 const Derived kInterleave = {"true with tp > 1 and interleaved or dualpipev, else false",
                              {"parallel.tp", "pipeline.schedule"},
                              [](const Deck& d) -> DeckValue {

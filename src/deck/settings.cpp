@@ -24,8 +24,8 @@ constexpr size_t kMaxIncludeDepth = 16;
 constexpr int kMaxIncludes = 64;
 constexpr size_t kMaxShown = 80;
 
-/// A text for the TOML library, which is not sound beyond ASCII: other bytes travel through it as words that the text
-/// does not hold.
+/// A text in a form for the TOML library, which is unsafe beyond ASCII: other bytes are replaced by words that the text
+/// does not contain.
 class AsciiForm {
  public:
   explicit AsciiForm(std::string_view text) {
@@ -57,14 +57,14 @@ class AsciiForm {
 
  private:
   static constexpr std::string_view kWord = "Zq";
-  static constexpr size_t kDigits = 5;  // more words than there is room for in a deck
+  static constexpr size_t kDigits = 5;  // more words than a deck has room for
 
   static std::optional<unsigned> Hex(std::string_view text, size_t digits) {
     unsigned number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + std::min(digits, text.size()), number, 16);
     return error == std::errc{} && end == text.data() + digits ? std::optional(number) : std::nullopt;
   }
-  /// The first of the words Zq00000, Zq00001, ... that the text does not hold.
+  /// The first of the words Zq00000, Zq00001, ... that the text does not contain.
   static std::string Unused(std::string_view text) {
     std::vector<bool> used(size_t{1} << (4 * kDigits));
     for (size_t at = text.find(kWord); at != text.npos; at = text.find(kWord, at + 1))
@@ -129,7 +129,7 @@ std::string Trim(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-/// At most so many bytes, of whole characters.
+/// At most kMaxShown bytes, of whole characters.
 std::string Shorten(std::string text) {
   if (text.size() <= kMaxShown) return text;
   size_t end = kMaxShown - 3;
@@ -167,7 +167,7 @@ void Print(const toml::node& node, std::ostringstream& text) {
   });
 }
 
-/// The value as a message shows it: one short line.
+/// The value in a message: one short line.
 std::string Show(const toml::node& node, const AsciiForm& form) {
   if (node.is_table()) return "{...}";
   std::ostringstream text;
@@ -183,14 +183,14 @@ bool Has(const std::vector<std::string_view>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-/// Without the byte order mark that some editors put first.
+/// Removes the byte order mark that some editors write first.
 std::string_view WithoutMark(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   return text;
 }
 
-/// Parses one text with the TOML library, which stops at its first error. A line that is broken by itself (or sets a
-/// key twice) is reported and blanked, and the text is parsed again, so that later errors are found too.
+/// Parses one text with the TOML library, which stops at its first error. A line with an error of its own (or a key
+/// that is set twice) is reported and blanked, and the text is parsed again, so that later errors are found too.
 class TextParser {
  public:
   TextParser(std::string_view text, std::string label, Errors& errors)
@@ -215,7 +215,7 @@ class TextParser {
   /// Keys on lines that were blanked.
   std::vector<RawSetting> Unread() { return std::move(unread_); }
 
-  /// What the strings of the table stand for.
+  /// The strings that occur in the table.
   const AsciiForm& form() const { return form_; }
 
  private:
@@ -232,7 +232,9 @@ class TextParser {
     Refuse(static_cast<int>(line), error.description());
     if (line == 0 || line > lines_.size() || unread_.size() >= kMaxErrors) return false;
     std::string& text = lines_[line - 1];
-    if (Trim(text).starts_with('[')) return false;  // what follows would land in the section before
+    if (Trim(text).starts_with('['))
+      return false;  // otherwise the following lines would belong to the previous
+                     // section
     if (error.description().find("cannot redefine") == std::string_view::npos && IsToml(text)) return false;
     RawSetting left;
     left.name = SectionAbove(line - 1) + Trim(text.substr(0, text.find('=')));
@@ -397,8 +399,8 @@ class FileReader {
   RawDeck deck_;
 };
 
-/// The value of an override: TOML, or a bare word as a string. Dates and times are bare words: no key holds one.
-/// Sets `error` for what starts like a quoted string or a list and is none.
+/// The value of an override: TOML, or a bare word as a string. Dates and times are bare words: no key holds one. Sets
+/// `error` for a text that starts like a quoted string or a list but is neither.
 std::optional<RawValue> OverrideValue(const std::string& text, std::string& error) {
   if (LineOfLongKey(text) > 0) return error = kLongKey, std::nullopt;
   const AsciiForm form(text);
@@ -471,7 +473,7 @@ std::optional<RawSetting> ReadOverride(const std::string& text, Errors& errors) 
   if (value.empty()) return refuse(shown, "no value (an empty string is \"\")");
   std::string error;
   RawSetting setting{name, OverrideValue(value, error), shown, "command line", ""};
-  // Where a string or a list of strings is wanted a number is a string too: run.time_limit=90.
+  // If a key holds a string or a list of strings, a number is a string too: run.time_limit=90.
   const DeckKey* key = FindDeckKey(name);
   const bool wants_text = key && (key->field.index() == DeckValue(std::string()).index() ||
                                   key->field.index() == DeckValue(std::vector<std::string>{}).index());

@@ -26,16 +26,16 @@ std::string Lower(std::vector<Factor> factors) {
   return fmt::format("(lower {})", text);
 }
 
-/// Microbatches of so many sequences; 1 while dp_shard is open, since then nobody knows.
+/// Microbatches of `sequences` sequences; 1 while dp_shard is open, since the number is unknown then.
 double MicrobatchesOf(const Deck& deck, double sequences) {
   const Deck::Parallel& p = deck.parallel;
   if (p.dp_shard < 1) return 1;
   return std::max(1.0, sequences / (double(deck.batch.micro) * p.dp_replicate * p.dp_shard));
 }
-/// Microbatches of a step.
+/// Microbatches per step.
 double Microbatches(const Deck& deck) { return MicrobatchesOf(deck, double(deck.batch.global)); }
 
-/// model.head_dim if it does not follow from dim, else 1.
+/// model.head_dim if dim does not determine it, otherwise 1.
 int64_t OwnHeadDim(const Deck::Model& m) { return m.heads * m.head_dim == m.dim ? 1 : m.head_dim; }
 
 /// At least the number of parameters.
@@ -46,7 +46,7 @@ double Parameters(const Deck::Model& m) {
          dim * (2 * double(m.vocab) + double(m.seq_len) + 4);
 }
 
-/// Every parameter with its gradient, moments and copies, and as often as it travels in a step.
+/// Every parameter with its gradient, moments and copies, and its transfers in a step.
 double ParameterBytes(const Deck& deck) { return Parameters(deck.model) * (64 + 16 * Microbatches(deck)); }
 
 /// Activations of all microbatches and layers, their gradients, and one head's scores.
@@ -102,8 +102,7 @@ std::string TokensAreCountable(const Deck& deck) {
           {{"run.steps", deck.run.steps}, {"batch.global", deck.batch.global}, {"model.seq_len", deck.model.seq_len}}));
 }
 
-/// Instructions grow with the passes of microbatches through layers; with keys that travel in a ring each hop is a pass
-/// of its own.
+/// The number of instructions grows with the microbatches times layers; in a ring each hop counts as another layer.
 std::string ProgramsAreShort(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const int64_t hops = p.context == ContextMode::kRing ? p.cp : 1;
@@ -130,7 +129,7 @@ std::string RampSizesAreFew(const Deck& deck) {
       sizes, passes / deck.model.layers, deck.model.layers, kMaxRampSizes, kMaxRampPasses);
 }
 
-/// Every stage looks through the whole model's ops for its own.
+/// Each stage searches the whole model's ops for its own.
 std::string StagesAreFew(const Deck& deck) {
   const double passes = double(deck.model.layers) * double(deck.parallel.pp);
   if (passes <= kMaxPasses) return "";
@@ -138,7 +137,7 @@ std::string StagesAreFew(const Deck& deck) {
                      deck.model.layers, passes, kMaxPasses);
 }
 
-/// Every layer's collectives are planned with each of their members.
+/// Each layer's collectives are planned with all of their members.
 std::string GroupsAreSmall(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const int64_t members = Product({p.dp_replicate, std::max(1, p.dp_shard), p.cp, p.tp});

@@ -48,7 +48,7 @@ std::string Printable(std::string_view text) {
 
 namespace {
 
-/// Names of torchtitan, Megatron and Hugging Face for what keys and values mean here.
+/// Names in torchtitan, Megatron and Hugging Face for our keys and values.
 struct OtherWord {
   std::string_view theirs, ours;
 };

@@ -18,13 +18,13 @@ char32_t DecodeUtf8(std::string_view text, size_t& position);
 /// True if the text is UTF-8 without control characters.
 bool IsPlainText(std::string_view text);
 
-/// The text as a terminal may see it: '?' for control characters and for what is not UTF-8.
+/// The text as it may be printed on a terminal: '?' for control characters and for invalid UTF-8.
 std::string Printable(std::string_view text);
 
 /// Our name for another framework's value ("gpu", "bfloat16"); empty if there is none.
 std::string OtherName(std::string_view value);
 
-/// Product that stays at the largest int64 instead of overflowing; factors >= 1.
+/// The product, capped at the largest int64; factors >= 1.
 int64_t Product(std::initializer_list<int64_t> factors);
 
 /// "1, 2, 4, 8": at most ten, then "...".

@@ -20,8 +20,8 @@ std::optional<int64_t> Number(std::string_view text, int64_t limit) {
   return value < limit ? std::optional(value) : std::nullopt;
 }
 
-/// Seconds of numbers with colons between them, the first of `units[0]` seconds, and so on; nothing if there are more
-/// numbers than units.
+/// Seconds of numbers with colons between them; the first counts in units of `units[0]` seconds, and so on. Nothing if
+/// there are more numbers than units.
 std::optional<int64_t> Clock(std::string_view text, std::span<const int64_t> units, int64_t first_limit) {
   int64_t seconds = 0;
   for (int64_t limit = first_limit;; limit = 60) {
@@ -52,7 +52,8 @@ std::optional<int64_t> AnySeconds(std::string_view text) {
     return days && rest ? std::optional(*days * 86400 + *rest) : std::nullopt;
   }
   if (const auto seconds = WithUnit(text)) return seconds;
-  // Slurm counts from minutes on: 90 is an hour and a half, 90:30 half a minute more; three numbers begin with hours.
+  // Slurm's units begin with minutes: 90 is an hour and a half, 90:30 half a minute more; three numbers begin with
+  // hours.
   return Clock(text, units.subspan(std::ranges::count(text, ':') == 2 ? 1 : 2), kNoLimit);
 }
 

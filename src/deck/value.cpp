@@ -19,7 +19,7 @@ std::string NumberText(double x) {
   return fmt::format("{}", x);
 }
 
-/// Bounds print without a point when they are whole.
+/// Integral bounds print without a decimal point.
 std::string BoundText(double x) {
   if (x != 0 && (std::abs(x) >= 1e15 || std::abs(x) < 1e-15)) return fmt::format("{:.3g}", x);
   return x == std::trunc(x) ? fmt::format("{:.0f}", x) : fmt::format("{}", x);
@@ -49,7 +49,7 @@ bool IsChoice(const std::string& text, const Allowed& a) {
   return a.choices.empty() || std::ranges::find(a.choices, text) != a.choices.end();
 }
 
-/// What is wrong with a value of the right type; empty: nothing.
+/// Finds what is wrong with a value of the right type; empty if it is allowed.
 struct Fault {
   const Allowed& allowed;
 

@@ -32,7 +32,7 @@ HostArena::HostArena(int64_t bytes) : Arena(bytes), mapped_(RoundUp(std::max(byt
                     "shows the memory of each), or fewer on this node",
                     HostName(), Gigabytes(bytes)));
   base_ = static_cast<std::byte*>(memory);
-  madvise(memory, static_cast<size_t>(mapped_), MADV_HUGEPAGE);  // advice: without huge pages it is only slower
+  madvise(memory, static_cast<size_t>(mapped_), MADV_HUGEPAGE);  // only advice: without huge pages memory is slower
   for (int64_t at = 0; at < bytes; at += kPage) *const_cast<volatile std::byte*>(base_ + at) = std::byte{0};
 }
 

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-/// As Linux names it.
+/// The processor's name from Linux.
 std::string Processor() {
   std::istringstream file(ReadSystemFile("/proc/cpuinfo"));
   for (std::string line; std::getline(file, line);)

@@ -119,7 +119,7 @@ KernelCall Executor::ArgumentsOf(const Call& call, const Operands& block, void* 
           i.accumulate, stream,        block.blocks,   block.input_stride_bytes, block.output_stride_bytes};
 }
 
-/// Whole shards; of a strip the rows that are transferred, where they are at most one block.
+/// Whole shards; for a strip the rows that are transferred, if they are at most one block.
 std::vector<Tensor> Executor::ResolveTransfers(const std::vector<Operand>& operands,
                                                const std::vector<std::vector<Box>>& boxes) const {
   std::vector<Tensor> tensors;

@@ -41,14 +41,14 @@ double LargestOf(const std::vector<double>& elements) {
 
 bool IsSame(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-/// A result with fewer elements than the first input may be made of sums that cancel, such as the gradient of the bias
-/// of keys: rounding is then relative to what is added.
+/// A result with fewer elements than the first input may consist of sums that cancel, such as the gradient of the keys'
+/// bias: rounding is then relative to the terms.
 double RoundingOfSums(const Tensor& input, const Tensor& output) {
   const double terms = static_cast<double>(Volume(input.shape)) / static_cast<double>(Volume(output.shape));
   return terms > 1 ? terms * LargestOf(ElementsOf(input)) / (1 << 23) : 0;
 }
 
-/// The largest deviation from `expected`, as a share of the bound, which has `absolute` besides.
+/// The largest deviation from `expected`, as a share of the bound, to which `absolute` is added.
 double ShareOf(const Tensor& actual, const std::vector<double>& expected, double absolute) {
   const double bound = BoundOf(actual.dtype) * LargestOf(expected) + absolute;
   double worst = 0;
@@ -80,7 +80,7 @@ void KernelComparison::Fill(const Operand& place, const void* data, int64_t byte
   arena_.Write(arena_.At(place.offset, bytes), data, bytes);
 }
 
-/// Outputs may be inputs too, or be added to: both kernels find what was there before.
+/// Outputs may be inputs too, or be accumulated into: both kernels start from the same contents.
 void KernelComparison::Compare(const Call& call, const Operands& block) {
   const std::string name(Name(OpOf(call.index).kind));
   const Kernel reference = FindReferenceKernel(name);

@@ -17,9 +17,9 @@
 namespace espalier {
 namespace {
 
-/// Dense TFLOP/s of NVIDIA's data sheets: bf16 on tensor cores with fp32 sums, fp32 on the other cores.
+/// Dense TFLOP/s from NVIDIA's datasheets: bf16 on tensor cores with fp32 sums, fp32 on the other cores.
 struct GpuRates {
-  std::string_view name;  ///< words of the name that the driver gives
+  std::string_view name;  ///< words of the name that the driver reports
   double bf16, fp32;
 };
 constexpr GpuRates kGpus[] = {
@@ -72,7 +72,7 @@ PeakRate GpuPeak(std::string_view name, Dtype compute) {
 
 PeakRate MeasureCpuPeak(Dtype compute, int threads) {
   const int64_t side = SideFor(threads);
-  // Zeros multiply as fast as other numbers on processors.
+  // Processors multiply zeros as fast as other numbers.
   std::vector<float> memory(static_cast<size_t>(3 * side * side));
   Attributes attributes;
   attributes.texts["spec"] = "bsk,nk->bsn";

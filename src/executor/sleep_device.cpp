@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-/// Of sched_setattr, which the C library does not declare.
+/// Argument of sched_setattr, which the C library does not declare.
 struct SchedulingAttributes {
   uint32_t size = sizeof(SchedulingAttributes), policy = SCHED_OTHER;
   uint64_t flags = 0;
@@ -24,9 +24,9 @@ struct SchedulingAttributes {
   uint64_t runtime_ns = 0, deadline_ns = 0, period_ns = 0;
 };
 
-/// This thread, and those that it starts, use little of a core and soon get one when they wake: their timers are exact
-/// to a microsecond, and they ask for short turns (Linux 6.12 and later). Both are wishes: without them times are less
-/// exact.
+/// This thread, and the threads that it starts, use little of a core and are scheduled soon when they wake: their
+/// timers are exact to a microsecond, and they request short time slices (Linux 6.12 and later). Both are hints:
+/// without them times are less exact.
 void WakePromptly() {
   prctl(PR_SET_TIMERSLACK, 1000UL);
   SchedulingAttributes attributes;
@@ -38,7 +38,7 @@ void WakePromptly() {
 class SleepDevice final : public Device {
  public:
   SleepDevice(Costs costs, double dilation) : costs_(std::move(costs)), dilation_(dilation) {
-    WakePromptly();  // this thread runs the compute lane, and starts that of communication
+    WakePromptly();  // this thread runs the compute lane, and starts the communication thread
   }
 
   DeviceKind Kind() const override { return costs_.cluster().device; }

@@ -17,10 +17,10 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-/// An instruction that starts up to so much later than it could have counts from when it could have: clocks and
-/// schedulers of a machine with more threads than cores are no more exact. What is later is a delay of the program.
+/// If an instruction starts at most this late, it counts from the time at which it could have started: clocks and
+/// schedulers of a machine with more threads than cores are no more exact. A longer delay is the program's own.
 constexpr auto kTolerance = std::chrono::milliseconds(5);
-/// A thread that sleeps looks so often whether the step has failed, and shows that it is alive.
+/// The interval at which a sleeping thread checks whether the step has failed, and shows that it is alive.
 constexpr auto kLongestNap = std::chrono::milliseconds(200);
 
 Kernel FindNoKernel(std::string_view) {
@@ -28,7 +28,7 @@ Kernel FindNoKernel(std::string_view) {
 }
 
 nanoseconds Dilated(double us, double dilation) {
-  constexpr double kMostNs = 1e18;  // some thirty years
+  constexpr double kMostNs = 1e18;  // about thirty years
   return nanoseconds(static_cast<int64_t>(std::min(us * dilation * 1e3, kMostNs)));
 }
 
@@ -80,7 +80,7 @@ SleepExecutor::SleepExecutor(const Program& program, const Coordinate& coordinat
 void SleepExecutor::MeetInsteadOfExchanging() {
   for (CommInstruction& exchange : exchanges_) {
     const auto index = static_cast<size_t>(exchange.index);
-    if (ChannelOf(program_, *exchange.instruction).axes.Empty()) takes_[index] = nanoseconds(0);  // a group of one
+    if (ChannelOf(program_, *exchange.instruction).axes.Empty()) takes_[index] = nanoseconds(0);  // a group of one rank
     exchange.meeting.emplace();
     exchange.meeting->arrive = [this, index] {
       Arrive(static_cast<int>(index));
@@ -95,8 +95,8 @@ void SleepExecutor::MeetInsteadOfExchanging() {
   }
 }
 
-/// The end of the last instruction that it waits for: the one before it on its lane, and those of its waits. So what
-/// a thread oversleeps does not add up.
+/// The latest end among the instruction before it on its lane and the instructions of its waits. So oversleeping does
+/// not accumulate.
 SleepExecutor::Clock::time_point SleepExecutor::ReadyOf(int index) const {
   const Instruction& instruction = InstructionAt(index);
   const auto end_of = [&](Lane lane, int place) {
@@ -160,7 +160,7 @@ double SleepExecutor::ClusterUs(Clock::duration time) const {
   return std::chrono::duration<double, std::micro>(time).count() / dilation_;
 }
 
-/// The times of the step that has ended.
+/// Reports the times of the step that has ended.
 void SleepExecutor::Report(Clock::time_point now) {
   Track track;
   track.program = {std::shared_ptr<const Program>(), &program_};

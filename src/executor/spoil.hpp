@@ -1,4 +1,4 @@
-// A wrong result, made on purpose.
+// An injected wrong result.
 #pragma once
 
 #include <limits>
@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-/// Makes the first element that is there a NaN.
+/// Sets the first existing element to NaN.
 inline void Spoil(const std::vector<Tensor>& tensors) {
   for (const Tensor& tensor : tensors)
     if (tensor.dtype == Dtype::kF32 && Volume(tensor.shape) > 0) {

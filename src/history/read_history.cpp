@@ -14,19 +14,19 @@ namespace {
 
 using nlohmann::json;
 
-/// No number of a run is as large: sums, squares and lengths of axes stay finite.
+/// No valid number of a run is as large: sums, squares and lengths of axes stay finite.
 constexpr double kHuge = 1e100;
 
 bool IsHuge(const json& value) { return value.is_number() && std::abs(value.get<double>()) > kHuge; }
 
-/// Of the fields that are read: those of the line, and those of its objects.
+/// Whether a field of the line, or of an object in it, is huge.
 bool HasHuge(const json& line) {
   return std::ranges::any_of(line, [](const json& value) {
     return IsHuge(value) || (value.is_object() && std::ranges::any_of(value, IsHuge));
   });
 }
 
-/// Of a line: what it must have; "" if it has that.
+/// Why a line cannot be read; "" if it can.
 std::string WhyUnread(const json& line) {
   if (line.is_discarded()) return "is no JSON";
   if (!line.is_object()) return "is no object";

@@ -1,4 +1,4 @@
-// How read_arguments.hpp finds the operands and attributes of a call.
+// Access to the operands and attributes of a call, for read_arguments.hpp.
 #pragma once
 
 #include <charconv>
@@ -12,7 +12,7 @@
 
 namespace espalier {
 
-/// A call's operands by number, each with the type that its op wants.
+/// A call's operands by number, each with the type that its op requires.
 class Reader {
  public:
   explicit Reader(const KernelCall& call) : call_(call) {}
@@ -22,7 +22,7 @@ class Reader {
   const Tensor& Out(size_t i) const { return At(call_.outputs, i); }
   Array InFloats(size_t i) const { return Floats(In(i)); }
   Array OutFloats(size_t i) const { return Floats(Out(i)); }
-  /// Operands that a call may leave out.
+  /// Optional operands of a call.
   Array InFloatsOrNone(size_t i) const { return i < call_.inputs.size() ? InFloats(i) : Array{}; }
   Array OutFloatsOrNone(size_t i) const { return i < call_.outputs.size() ? OutFloats(i) : Array{}; }
   bool HasCopy() const { return call_.attributes->texts.contains("copy"); }

@@ -2,7 +2,7 @@
 // a KernelCall and checks types and extents, so kernels read no operand numbers and check nothing twice.
 //
 // Comments give shapes and types: T is f32 or bf16, the same for all T of a struct. An Array without data is an operand
-// that the call leaves out. This header is included by nvcc, so it includes nothing of fmt.
+// that the call leaves out. nvcc includes this header, so it does not include fmt.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace espalier {
 
-/// y[t] = the row of the table for ids[t]; 0 for ids outside of it. A table shard holds rows of ids from `first_id` on.
+/// y[t] = the row of the table for ids[t]; 0 for ids outside of it. A table shard holds the rows from `first_id` on.
 struct EmbeddingArgs {
   const int32_t* ids;  ///< i32[tokens]
   Array table;         ///< T[rows,width]
@@ -27,7 +27,7 @@ struct EmbeddingArgs {
   int64_t tokens, rows, width, first_id;
 };
 
-/// The adjoint: rows of dy added up by id, in the order of tokens.
+/// The gradient: rows of dy added up by id, in the order of tokens.
 struct EmbeddingGradArgs {
   const int32_t* ids;  ///< i32[tokens]
   Array dy;            ///< T[tokens,width]
@@ -36,7 +36,7 @@ struct EmbeddingGradArgs {
   bool accumulate;
 };
 
-/// y = x plus, in each row, the row of the table for its position. y may be x.
+/// Row r of y = row r of x plus the table's row for the position of row r. y may be x.
 struct PositionEmbeddingArgs {
   Array x;                   ///< T[rows,width], rows of `length` per sequence
   const int32_t* positions;  ///< i32[length]; `length` is all rows if each sequence has positions of its own
@@ -45,7 +45,7 @@ struct PositionEmbeddingArgs {
   int64_t rows, length, table_rows, width;
 };
 
-/// The adjoint: rows of dy, summed over the batch, added up by position.
+/// The gradient: rows of dy, summed over the batch, added up by position.
 struct PositionEmbeddingGradArgs {
   const int32_t* positions;  ///< i32[length]; `batch` is 1 if each sequence has positions of its own
   Array dy;                  ///< T[batch,length,width]
@@ -54,7 +54,7 @@ struct PositionEmbeddingGradArgs {
   bool accumulate;
 };
 
-/// RMSNorm (Zhang and Sennrich 2019, eq. 4) of x, or with an addend of sum = x + addend, which may be x or the addend.
+/// RMSNorm (Zhang and Sennrich 2019, eq. 4) of x or, with an addend, of sum = x + addend, which may be x or the addend.
 struct RmsNormArgs {
   Array x, weight, addend;  ///< T[rows,width], T[width], T[rows,width] or none
   Array y;                  ///< T[rows,width]
@@ -83,14 +83,14 @@ struct RmsNormWeightGradArgs {
   bool accumulate;
 };
 
-/// RmsNormGradArgs and RmsNormWeightGradArgs, of the same x, rstd and dy, in one: the same bits.
+/// RmsNormGradArgs and RmsNormWeightGradArgs, for the same x, rstd and dy, in one call: the same bits.
 struct RmsNormBackwardArgs {
   RmsNormGradArgs input;
   RmsNormWeightGradArgs weight;
 };
 
-/// A matrix of rows to be normalised: tokens, or the heads of all tokens. Under tensor parallelism `width` columns of
-/// `whole_width` are here.
+/// A matrix of rows to be normalised: tokens, or the heads of all tokens. Under tensor parallelism this shard has
+/// `width` of `whole_width` columns.
 struct NormRows {
   int64_t rows, width, whole_width;
 };
@@ -109,7 +109,7 @@ struct RowSquaresGradArgs {
   NormRows shape;
 };
 
-/// RMSNorm (Zhang and Sennrich 2019, eq. 4) by the sums of squares of whole rows: y = weight x rstd, with
+/// RMSNorm (Zhang and Sennrich 2019, eq. 4) from the sums of squares of whole rows: y = weight x rstd, with
 /// rstd = 1 / sqrt(sums / whole_width + eps). y may be x.
 struct RowNormArgs {
   Array x, weight;    ///< T[rows,width], T[width]
@@ -147,7 +147,7 @@ struct RowNormWeightGradArgs {
   bool accumulate;
 };
 
-/// LayerNorm (Ba et al. 2016, eq. 4) of x, or with an addend of sum = x + addend, which may be x or the addend.
+/// LayerNorm (Ba et al. 2016, eq. 4) of x or, with an addend, of sum = x + addend, which may be x or the addend.
 struct LayerNormArgs {
   Array x, weight, bias, addend;  ///< T[rows,width], T[width], T[width], T[rows,width] or none
   Array y;                        ///< T[rows,width]
@@ -176,7 +176,7 @@ struct LayerNormWeightGradArgs {
   bool accumulate;
 };
 
-/// LayerNormGradArgs and LayerNormWeightGradArgs, of the same x, mean, rstd and dy, in one: the same bits.
+/// LayerNormGradArgs and LayerNormWeightGradArgs, for the same x, mean, rstd and dy, in one call: the same bits.
 struct LayerNormBackwardArgs {
   LayerNormGradArgs input;
   LayerNormWeightGradArgs weight;
@@ -209,29 +209,29 @@ struct GeluGradArgs {
   int64_t n;
 };
 
-/// y = x / (1 - rate) where the mask keeps it, else 0: the same for an adjoint. y may be x.
+/// y = x / (1 - rate) where the mask keeps the element, else 0; a gradient takes the same function. y may be x.
 struct DropoutArgs {
   Array x, y;  ///< T[rows,width]
   int64_t rows, width;
   DropoutMask mask;
 };
 
-/// c = a b, plus a bias or plus what c holds; strides and types are the GEMM's.
+/// c = a b, plus a bias or plus the old c; strides and types are the GEMM's.
 struct MatmulArgs {
   Gemm gemm;
   Array a, b, bias, c;                                   ///< bias T[n] or none
-  const float *a_scales = nullptr, *b_scales = nullptr;  ///< of fp8 operands: f32[1], or f32[m] and f32[n]
+  const float *a_scales = nullptr, *b_scales = nullptr;  ///< scales of fp8 operands: f32[1], or f32[m] and f32[n]
 };
 
-/// What fp8 values are scaled by: one scale, or one per row of the result.
+/// The extent of one scale of fp8 values: the tensor, or a row of the result.
 enum class ScaleOf : uint8_t { kTensor, kRow };
 
-/// y = x / scale in fp8, or y = x^T / scale, with scales by the largest magnitude of what they are of (fp8.hpp).
+/// y = x / scale in fp8, or y = x^T / scale. A scale depends on the largest magnitude of its tensor or row (fp8.hpp).
 struct QuantizeArgs {
   Array x;              ///< bf16[rows,width]
   Array y;              ///< fp8[rows,width], transposed [width,rows]
   float* scales;        ///< f32[1], or one per row of y
-  int64_t rows, width;  ///< of x
+  int64_t rows, width;  ///< extents of x
   bool transposed;
   ScaleOf scale_of;
 };
@@ -257,15 +257,15 @@ struct RopeTableArgs {
 /// Attention with grouped heads (Vaswani et al. 2017, eq. 1). A query that sees no key: o = 0, lse = -inf.
 struct AttentionArgs {
   AttentionShape shape;
-  /// i32[batch,queries]: the position at which each query's document begins, rising with the query's position. nullptr:
-  /// at 0.
+  /// i32[batch,queries]: position of the first token of each query's document, rising with the query's position.
+  /// nullptr: 0.
   const int32_t* first_keys;
   Array q, k, v;  ///< T[batch,queries,heads head_dim], T[batch,keys,kv_heads head_dim]; or columns of one tensor
   Array o;        ///< T or f32, as a dense q
   float* lse;     ///< f32[batch,heads,queries]: log of the softmax denominators
-  /// i32[queries], adjacent: the queries' positions, where k and v are caches; on hosts only. nullptr: see query_shard.
+  /// i32[queries], adjacent: the queries' positions if k and v are caches; on hosts only. nullptr: see query_shard.
   const int32_t* positions = nullptr;
-  DropoutMask dropout{};  ///< of probabilities; lse is that of all
+  DropoutMask dropout{};  ///< dropout of probabilities; lse ignores it
 
   /// The shape with the place of the queries.
   AttentionShape Placed() const {
@@ -275,7 +275,7 @@ struct AttentionArgs {
   }
 };
 
-/// The adjoint. If k and v are only some of the keys of a softmax, o and lse are the results of the whole softmax.
+/// The gradient. If k and v are only some of the keys of a softmax, o and lse are the results of the whole softmax.
 struct AttentionGradArgs {
   AttentionShape shape;
   const int32_t* first_keys;  ///< as above
@@ -283,11 +283,11 @@ struct AttentionGradArgs {
   const float* lse;           ///< f32[batch,heads,queries]
   Array d_o;                  ///< T, as o
   Array dq, dk, dv;           ///< T or f32, as q, k and v
-  BackwardMethod backward{};  ///< of cuDNN
-  DropoutMask dropout{};      ///< of probabilities
+  BackwardMethod backward{};  ///< method of cuDNN
+  DropoutMask dropout{};      ///< dropout of probabilities
 };
 
-/// Two results of one softmax, merged: o = (e^lse_a o_a + e^lse_b o_b) / (e^lse_a + e^lse_b).
+/// Two partial results of one softmax, merged: o = (e^lse_a o_a + e^lse_b o_b) / (e^lse_a + e^lse_b).
 struct AttentionMergeArgs {
   const float *o_a, *lse_a, *o_b, *lse_b;  ///< f32[batch,queries,heads head_dim], f32[batch,heads,queries]
   Array o;                                 ///< T; may be o_a
@@ -295,7 +295,7 @@ struct AttentionMergeArgs {
   int64_t batch, queries, heads, head_dim;
 };
 
-/// y = the cache with rows of x at their positions. y may be the cache; then nothing else is written.
+/// y = the cache with rows of x at their positions. y may be the cache; then only these rows are written.
 struct CacheWriteArgs {
   const void* cache;         ///< [batch,length,row_bytes]
   const int32_t* positions;  ///< i32[rows]
@@ -319,8 +319,8 @@ struct AccumulateArgs {
   bool accumulate;
 };
 
-/// Rows of gate and up in memory: `stride` elements from one to the next, more than `width` where both are joined.
-/// Where they are not, all elements are one row.
+/// Rows of gate and up in memory: `stride` elements from one to the next, more than `width` if both are joined. If they
+/// are separate tensors, all elements form one row.
 struct GateRows {
   int64_t rows, width, stride;
 };
@@ -332,7 +332,7 @@ struct SwigluArgs {
   GateRows shape;
 };
 
-/// The adjoint; dgate and dup may be any of the inputs, or if they are joined, gate and up.
+/// The gradient; dgate and dup may be any of the inputs or, if they are joined, gate and up.
 struct SwigluGradArgs {
   Array gate, up;    ///< T[rows,width], in rows of `shape.stride`
   Array dy;          ///< T[rows,width]
@@ -352,7 +352,7 @@ struct LogitsShard {
   int64_t rows, width, first;
 };
 
-/// max = the largest logit of each row; -inf where width is 0.
+/// max = the largest logit of each row; -inf if width is 0.
 struct LogitsMaxArgs {
   LogitsShard logits;
   float* max;  ///< f32[rows]
@@ -361,10 +361,10 @@ struct LogitsMaxArgs {
 /// sum = the sum of exp(x - max) in each row; target = the target's logit, 0 if it is not in this shard.
 struct LogitsSumArgs {
   LogitsShard logits;
-  const float* max;        ///< f32[rows]; nullptr: it is found first, as by LogitsMaxArgs
+  const float* max;        ///< f32[rows]; nullptr: computed first, as by LogitsMaxArgs
   const int32_t* targets;  ///< i32[rows]
   float *sum, *target;     ///< f32[rows]
-  float* found_max;        ///< f32[rows], where it is found
+  float* found_max;        ///< f32[rows], for the computed maximum
 };
 
 /// loss = the sum of log(sum) + max - target over rows whose target is not negative; count = their number; z = the sum
@@ -388,7 +388,7 @@ struct CrossEntropyGradArgs {
   double z_loss;           ///< 0: none
 };
 
-/// LogitsSumArgs, which finds the maximum, and CrossEntropyGradArgs in one: the same bits.
+/// LogitsSumArgs, which computes the maximum, and CrossEntropyGradArgs in one call: the same bits.
 struct CrossEntropyArgs {
   LogitsShard logits;
   const int32_t* targets;     ///< i32[rows]
@@ -404,16 +404,16 @@ struct SumSquaresArgs {
   int64_t n;
 };
 
-/// From the sums over all microbatches to what the update needs; all are f32[].
+/// Computes the inputs of the update from the sums over all microbatches; all are f32[].
 struct ClipArgs {
   const float *loss, *count;
-  std::vector<const float*> squares;  ///< of each gradient
+  std::vector<const float*> squares;  ///< sum of squares of each gradient
   float *mean_loss, *norm, *scale, *apply;
-  float* first;      ///< which of the squares is the first that is not finite, from 0; -1: none
+  float* first;      ///< index of the first sum of squares that is not finite, from 0; -1: none
   double clip_norm;  ///< 0: no clipping
   const float* z;    ///< sum of the z-loss, and its mean; nullptr: there is no z-loss
   float* mean_z;
-  const float *loss_limit, *norm_limit;  ///< above which the update does not apply; nullptr: no limits
+  const float *loss_limit, *norm_limit;  ///< limits above which the update does not apply; nullptr: no limits
 };
 
 /// A parameter's optimizer state, which is updated in place, and its gradient. Moments of bf16 are rounded
@@ -421,27 +421,27 @@ struct ClipArgs {
 struct AdamwTensor {
   float* master;              ///< f32[n]
   Array exp_avg, exp_avg_sq;  ///< M[n], the same M for all tensors of a call
-  Array copy;                 ///< bf16[n]: becomes the rounded master; or none
+  Array copy;                 ///< bf16[n], optional: becomes the rounded master
   const float* gradient;      ///< f32[n]
   int64_t n;
-  WordStream rounding;  ///< of moments 0 and 1; only with bf16
+  WordStream rounding;  ///< random words for moments 0 and 1; only with bf16
 };
 
 /// AdamW (Loshchilov and Hutter 2019, algorithm 2; constants as in torch.optim.AdamW); all scalars f32[].
 struct AdamwArgs {
   const float *lr, *step, *scale, *apply;  ///< apply 0: nothing is written
   std::vector<AdamwTensor> tensors;
-  int64_t decaying;  ///< so many tensors, from the first, have weight decay
+  int64_t decaying;  ///< this many tensors, from the first, have weight decay
   AdamwConstants constants;
 };
 
 /// momentum = momentum + (1 - beta) (scale gradient - momentum). The direction is the momentum or, with Nesterov's
 /// look-ahead, scale gradient + beta (momentum - scale gradient); it may be the gradient.
 struct MuonDirectionArgs {
-  const float *scale, *apply;  ///< apply 0: the momentum stays, and is the direction
+  const float *scale, *apply;  ///< apply 0: the momentum is unchanged, and is the direction
   const float* step;           ///< with a momentum of bf16, which is rounded stochastically; else nullptr
   Array momentum;              ///< M[n]
-  WordStream rounding;         ///< of moment 0; only with bf16
+  WordStream rounding;         ///< random words for moment 0; only with bf16
   const float* gradient;       ///< f32[n]
   float* direction;            ///< f32[n]
   int64_t n;
@@ -468,7 +468,7 @@ struct WeightedSumArgs {
 struct MuonUpdateArgs {
   const float *lr, *apply;  ///< apply 0: nothing is written
   float* master;            ///< f32[n]
-  Array copy;               ///< bf16[n]: becomes the rounded master; or none
+  Array copy;               ///< bf16[n], optional: becomes the rounded master
   Array orthogonal;         ///< T[n]
   int64_t n;
   double weight_decay, factor;
@@ -476,7 +476,7 @@ struct MuonUpdateArgs {
 
 inline constexpr int kMaxDims = 8;
 
-/// A target box that takes what a source box holds at the same global indices, extents outermost first, dims >= 1.
+/// Copies the elements that a source box and a target box share, by global index; extents outermost first, dims >= 1.
 /// Elements of the target outside of the source become `fill`.
 struct BoxArgs {
   int dims;
@@ -485,16 +485,16 @@ struct BoxArgs {
   const void* x;                               ///< the source
   void* y;                                     ///< the target
   int64_t element_bytes;                       ///< 2 or 4
-  uint32_t fill;                               ///< of elements of 2 bytes: twice the same
+  uint32_t fill;                               ///< for elements of 2 bytes: the element twice
 };
 
-/// The target lies inside the source.
+/// The target is inside the source.
 struct SliceArgs : BoxArgs {};
-/// The source lies inside the target.
+/// The source is inside the target.
 struct PadArgs : BoxArgs {};
-/// One dim, of which the target is a part.
+/// One dim; the target is a part of it.
 struct TakeRowsArgs : BoxArgs {};
-/// One dim; the target is where the source belongs.
+/// One dim; the target holds the source's place.
 struct PutRowsArgs : BoxArgs {};
 
 }  // namespace espalier

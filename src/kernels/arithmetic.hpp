@@ -1,6 +1,6 @@
 // Arithmetic that backends share: on the host and, under nvcc, on the device. V is a number or a vector of the host's
 // lanes; the order of operations is part of each formula. (The cpu's GELU and softmax choose branches per lane, so they
-// are forms of their own.)
+// have their own forms.)
 #pragma once
 
 #include <cmath>
@@ -47,14 +47,15 @@ ESPALIER_HOST_DEVICE inline GeluGate GeluGateOf(float x) {
           t * inverse * inverse * kTwoScale * (1.0f + 3.0f * kCubic * squared)};
 }
 
-/// Inverse frequency i of a head of `head_dim`: 1 / theta^(2i / head_dim), each step in fp32 as Hugging Face's Llama.
+/// Inverse frequency i of a head of `head_dim`: 1 / theta^(2i / head_dim), each step in fp32 as in Hugging Face's
+/// Llama.
 ESPALIER_HOST_DEVICE inline float RopeFrequency(double theta, int64_t head_dim, int64_t i) {
   const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
   return 1.0f /
          static_cast<float>(std::pow(static_cast<double>(static_cast<float>(theta)), static_cast<double>(exponent)));
 }
 
-/// How RoPE's frequencies are stretched to longer sequences: divided by `factor`, except for a share `keep` of each:
+/// How RoPE's frequencies are scaled for longer sequences: divided by `factor`, except for a share `keep` of each:
 ///   linear  none
 ///   llama3  (turns - low) / (high - low) within 0 and 1, of the turns in `original_length` positions (Llama 3.1)
 ///   yarn    1 - (i - low) / (high - low) within 0 and 1, of frequency i (Peng et al. 2023, eq. 17 to 20)
@@ -117,7 +118,7 @@ ESPALIER_HOST_DEVICE inline MergeWeights MergeWeightsOf(float lse_a, float lse_b
   return {a / (a + b), b / (a + b), largest + std::log(a + b)};
 }
 
-/// By what sums are divided to get means: a step without a token that counts has means of 0.
+/// The divisor of sums for means: a step without counted tokens has means of 0.
 ESPALIER_HOST_DEVICE inline double DivisorOf(double count) { return count > 0 ? count : 1; }
 
 /// The results of `clip`, from the sums of losses, of tokens and of squared gradients. Without tokens no update

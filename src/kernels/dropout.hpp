@@ -1,15 +1,15 @@
-// Dropout (Srivastava et al. 2014), scaled in training: y = x / (1 - rate) where it is kept, else 0. An element is kept
-// unless its word (random_words.hpp) is below rate 2^32. Rows are tokens, by their number in the global batch, and
-// columns are features; of probabilities, rows are queries, columns keys by their position, and planes heads.
+// Dropout (Srivastava et al. 2014), scaled in training: y = x / (1 - rate) for a kept element, else 0. An element is
+// kept unless its word (random_words.hpp) is below rate 2^32. Rows are tokens, by their number in the global batch, and
+// columns are features; for probabilities, rows are queries, columns are keys by their position, and planes are heads.
 #pragma once
 
 #include "kernels/random_words.hpp"
 
 namespace espalier {
 
-/// What is dropped, where, and in which step.
+/// The place, rate and step of a dropout.
 struct DropoutMask {
-  uint64_t key = 0;                 ///< of the place
+  uint64_t key = 0;                 ///< key of the place
   uint32_t threshold = 0;           ///< rate 2^32
   float scale = 1;                  ///< 1 / (1 - rate)
   const int32_t* tokens = nullptr;  ///< i32[rows]: number of each row's token in the global batch; nullptr: no dropout

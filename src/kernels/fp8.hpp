@@ -1,10 +1,10 @@
-// The fp8 formats (Micikevicius et al. 2022) and how values are scaled into them, for all backends: e4m3 has no
-// infinity and ends at 448, e5m2 ends at 57344. Values are rounded to the nearest, ties to even, and larger ones become
-// the largest. Infinities and NaN become NaN: a step that is not finite must stay so.
+// The fp8 formats (Micikevicius et al. 2022) and the scaling of values, for all backends: e4m3 has no infinity and ends
+// at 448, e5m2 ends at 57344. Values are rounded to the nearest, ties to even, and saturate at the largest. Infinities
+// and NaN become NaN, so a step that is not finite stays so.
 //
 // The scale s of values is the smallest power of two for which largest |x| / s is within the format, and x is stored as
-// x / s. Dividing by a power of two rounds nothing but what underflows, and neither does multiplying the sums of a
-// matmul by it. So the same x are rounded to the same values whatever else shares their scale, except close to zero.
+// x / s. Dividing by a power of two rounds only values that underflow; so does multiplying the sums of a matmul by it.
+// So an x is rounded to the same value whatever other values share its scale, except close to zero.
 #pragma once
 
 #include <bit>
@@ -67,12 +67,12 @@ ESPALIER_HOST_DEVICE inline float FromFp8(Dtype dtype, uint8_t code) {
   return dtype == Dtype::kF8E4M3 ? FromFp8<Dtype::kF8E4M3>(code) : FromFp8<Dtype::kF8E5M2>(code);
 }
 
-/// The magnitude of a bf16 as an integer. Its order is that of the magnitudes, and NaN is above all of them, so the
-/// largest of many does not depend on the order in which they are seen.
+/// The magnitude of a bf16 as an integer. Integers are ordered like the magnitudes, and NaN is above all of them, so a
+/// maximum does not depend on the order of its values.
 ESPALIER_HOST_DEVICE inline uint32_t MagnitudeBits(Bf16 x) { return x.bits & 0x7fffu; }
 
-/// The scale of values whose largest MagnitudeBits is `largest`: 1 if all are 0, NaN if one is not finite. It is within
-/// 2^-126 and 2^126, so that neither it nor its inverse is subnormal.
+/// The scale of values whose largest MagnitudeBits is `largest`: 1 if all are 0, NaN if one is not finite. It is
+/// between 2^-126 and 2^126, so that neither it nor its inverse is subnormal.
 ESPALIER_HOST_DEVICE inline float ScaleFor(Dtype dtype, uint32_t largest) {
   if (largest == 0) return 1.0f;
   if (largest >= 0x7f80u) return std::bit_cast<float>(0x7fc00000u);

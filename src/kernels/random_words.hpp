@@ -10,12 +10,12 @@
 
 namespace espalier {
 
-/// Where a tensor's words come from: a shard of `columns` columns, from an element of the whole tensor on. A vector is
-/// one row.
+/// The source of a tensor's words: a shard of `columns` columns, starting at an element of the whole tensor. A vector
+/// is one row.
 struct WordStream {
   uint64_t key;
-  int64_t row, column;  ///< of the shard's first element in the whole tensor; row < 2^32, column < 2^34
-  int64_t columns;      ///< of the shard
+  int64_t row, column;  ///< place of the shard's first element in the whole tensor; row < 2^32, column < 2^34
+  int64_t columns;      ///< columns of the shard
 };
 
 /// The words of elements (row, 4 block) to (row, 4 block + 3).

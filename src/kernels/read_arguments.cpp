@@ -15,8 +15,8 @@ LogitsShard LogitsOf(const Reader& r) {
   return {r.InFloats(0), RowsOf(x), ColumnsOf(x), StartOf(x, x.shape.size() - 1)};
 }
 
-/// The shard of dim 1 of a [b,s,...] tensor. Under context parallelism ops state `cp` and `length`; in a ring, `hop`
-/// says from how many members away the keys have come.
+/// The shard of dim 1 of a [b,s,...] tensor. Under context parallelism ops state `cp` and `length`; in a ring, the keys
+/// come from the rank `hop` places before.
 SequenceShard SequenceOf(const Reader& r, const Tensor& x, int64_t hop) {
   SequenceShard shard{StartOf(x, 1), 0, r.IntegerOr("cp", 1)};
   if (shard.cp == 1) return shard;
@@ -90,7 +90,7 @@ std::vector<Array> QkvOut(const KernelCall& call) {
   return {r.OutFloats(0), r.OutFloats(1), r.OutFloats(2)};
 }
 
-/// Attributes of dropout, and operands `tokens` and the next: numbers of tokens, and the step.
+/// The attributes of dropout, and operands `tokens` and the next one: numbers of tokens, and the step.
 DropoutMask MaskOf(const Reader& r, size_t tokens, int64_t rows, int64_t first) {
   const double rate = r.Number("rate");
   CHECK(0 < rate && rate < 1 && Volume(r.In(tokens).shape) == rows, "dropout of {}: {} tokens for {} rows", rate,
@@ -103,7 +103,7 @@ DropoutMask MaskOf(const Reader& r, size_t tokens, int64_t rows, int64_t first) 
           .first = first};
 }
 
-/// Optional operands of attention, from `operand` on: where each query's document begins; then those of dropout.
+/// Optional operands of attention, from `operand` on: where each query's document begins; then the operands of dropout.
 bool HasDropout(const Reader& r) { return r.NumberOr("rate", 0) > 0; }
 DropoutMask MaskOfAttention(const Reader& r, const AttentionShape& a, const Tensor& lse) {
   if (!HasDropout(r)) return {};
@@ -117,7 +117,7 @@ const int32_t* FirstKeysOf(const Reader& r, const AttentionShape& a, size_t oper
   return r.InI32(operand);
 }
 
-/// Attributes of rope_table.
+/// The attributes of rope_table.
 RopeRule RopeRuleOf(const Reader& r) {
   const std::string_view name = r.TextOr("stretch", "none");
   const RopeStretch stretch = name == "linear"   ? RopeStretch::kLinear
@@ -136,7 +136,7 @@ RopeRule RopeRuleOf(const Reader& r) {
 }
 
 GateRows OneRow(const Tensor& x) { return {1, Volume(x.shape), Volume(x.shape)}; }
-/// Of gate and up side by side in `both`, and what has the shape of each.
+/// Rows of gate and up, which are side by side in `both`; `each` has the shape of one of them.
 GateRows GateRowsOf(const Tensor& each, const Tensor& both) {
   CHECK(RowsOf(each) == RowsOf(both) && 2 * ColumnsOf(each) == ColumnsOf(both), "swiglu: gate and up {} beside {}",
         ToString(both.shape), ToString(each.shape));
@@ -173,7 +173,7 @@ template <>
 PositionEmbeddingGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor &positions = r.In(0), &dy = r.In(1), &table = r.Out(0);
-  // Sequences with positions of their own are one long sequence.
+  // If each sequence has its own positions, the batch counts as one long sequence.
   const bool own = positions.shape.size() == 2;
   return {r.InI32(0),     r.InFloats(1),  r.OutF32(0),    own ? 1 : dy.shape[0], own ? RowsOf(dy) : dy.shape[1],
           table.shape[0], table.shape[1], call.accumulate};
@@ -249,7 +249,7 @@ RopeArgs ReadArguments(const KernelCall& call) {
   const Tensor& x = r.In(0);
   const int64_t e = r.Integer("head_dim");
   const int64_t last = IsJoined(call) ? LocalColumns(*call.attributes, ColumnsOf(x)).back() : 0;
-  const int64_t rotated = ColumnsOf(x) - last;  // of a joined tensor, the last part is not
+  const int64_t rotated = ColumnsOf(x) - last;  // the last part of a joined tensor is not rotated
   CHECK(e % 2 == 0 && rotated % e == 0, "rope: {} does not hold heads of {}", ToString(x.shape), e);
   return {.x = r.InFloats(0),
           .table = r.InF32(1),

@@ -1,4 +1,4 @@
-// From a call, whose operands are numbered, to the arguments of its kernel, which have names.
+// Translates a call, whose operands are numbered, into the arguments of its kernel, which have names.
 #pragma once
 
 #include "espalier/kernels/kernel_table.hpp"
@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-/// The arguments of one op's kernel. CHECKs that operands have the types that the op wants, and extents that fit.
+/// The arguments of one op's kernel. CHECKs that operands have the required types, and extents that fit.
 template <typename Args>
 Args ReadArguments(const KernelCall& call);
 

@@ -1,4 +1,4 @@
-// Arguments of the kernels that move boxes.
+// Arguments of the kernels that copy boxes.
 #include "espalier/kernels/shapes.hpp"
 #include "kernels/argument_reader.hpp"
 #include "kernels/read_arguments.hpp"
@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-/// CHECKs that the box of `inner` lies inside that of `outer`.
+/// CHECKs that the box of `inner` is inside the box of `outer`.
 void CheckInside(const Tensor& inner, const Tensor& outer) {
   if (Volume(inner.shape) == 0) return;
   for (size_t d = 0; d < inner.shape.size(); ++d) {
@@ -36,7 +36,7 @@ BoxArgs BoxOf(const Reader& r) {
   return box;
 }
 
-/// Chunk `chunk` of the rows of `whole`, from attribute `first` on: its first element in `whole`.
+/// First element in `whole` of chunk `chunk` of its rows, which begins at attribute `first`.
 int64_t FirstElementOf(const Reader& r, const Tensor& chunk, const Tensor& whole) {
   int64_t width = 1;
   for (size_t d = 2; d < whole.shape.size(); ++d) width *= whole.shape[d];
@@ -56,7 +56,7 @@ BoxArgs Run(int64_t elements, int64_t source, int64_t shift, const void* x, void
           .fill = 0};
 }
 
-/// Minus infinity, twice in bf16; for integers the smallest one.
+/// The bits of minus infinity, twice for bf16; for integers the smallest one.
 uint32_t LowestOf(Dtype dtype) {
   return dtype == Dtype::kBf16 ? 0xff80ff80u : dtype == Dtype::kF32 ? 0xff800000u : 0x80000000u;
 }

@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-/// Rows of a norm in `x`: of the attribute's heads, or whole. `sums` has a number for each.
+/// Rows of a norm in `x`: one per head of the attribute, or whole rows. `sums` has one number per row.
 NormRows NormRowsOf(const Reader& r, const Tensor& x, const Tensor& sums) {
   const int64_t width = r.IntegerOr("head_dim", ColumnsOf(x));
   const int64_t rows = width == 0 ? RowsOf(x) : Volume(x.shape) / width;

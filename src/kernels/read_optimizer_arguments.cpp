@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-/// Where the random bits of the t-th parameter of a call come from.
+/// The source of the random bits for the t-th parameter of a call.
 WordStream RoundingOf(const Reader& r, const Tensor& state, size_t t) {
   if (state.dtype == Dtype::kF32) return {};
   CHECK(state.shape.size() == 1 || state.shape.size() == 2, "moments {} are no matrix and no vector",
@@ -27,7 +27,8 @@ SumSquaresArgs ReadArguments(const KernelCall& call) {
   return {r.InF32(0), r.OutF32(0), Volume(r.In(0).shape)};
 }
 
-/// Inputs loss, count, with z_loss the sum of the z-loss, with limits those of loss and norm, then the squares.
+/// Inputs: loss, count, the sum of the z-loss (with z_loss), the limits of loss and norm (with limits), then the
+/// squares.
 template <>
 ClipArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
@@ -86,7 +87,7 @@ AdamwArgs ReadArguments(const KernelCall& call) {
   return args;
 }
 
-/// Inputs scale, apply, momentum, gradient, and with a momentum of bf16 the step; outputs are the momentum, in place,
+/// Inputs scale, apply, momentum, gradient, and the step if the momentum is bf16; outputs are the momentum, in place,
 /// and the direction.
 template <>
 MuonDirectionArgs ReadArguments(const KernelCall& call) {

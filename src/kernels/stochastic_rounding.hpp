@@ -21,8 +21,8 @@ ESPALIER_HOST_DEVICE inline uint32_t BitsOf(uint32_t word, int moment) {
   return moment == 0 ? word & 0xffffu : word >> 16;
 }
 
-/// x rounded by 16 random bits. Exact values, infinities and NaN stay what they are; beyond the largest bf16 a value
-/// may become infinite, as with rounding to nearest.
+/// x rounded by 16 random bits. Exact values, infinities and NaN are unchanged; beyond the largest bf16 a value may
+/// become infinite, as with rounding to nearest.
 ESPALIER_HOST_DEVICE inline Bf16 RoundedBy(float x, uint32_t bits) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((u >> 16) | 0x40u)};  // NaN

@@ -1,4 +1,4 @@
-// HTML, piece by piece. All text is escaped.
+// Builds HTML from paragraphs, tables and pictures. All text is escaped.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ namespace espalier {
 struct Table {
   std::vector<std::string> heads;
   std::vector<std::vector<std::string>> rows;
-  size_t words = 1;  ///< so many columns on the left are words; the others are numbers
+  size_t words = 1;  ///< columns of words on the left; the others are numbers
 };
 
-/// A figure that stands out.
+/// A figure shown large.
 struct Card {
   std::string name, value, more;
 };
@@ -26,14 +26,14 @@ class Html {
   void EndSection();
   void Heading(std::string_view text);
   void Paragraph(std::string_view text);
-  /// What is missing, and how to get it.
+  /// A note about missing data, and how to get them.
   void Note(std::string_view text);
-  /// A table that is wider than the screen is scrolled by itself.
+  /// A table that is wider than the screen scrolls separately.
   void Add(const Table& table);
-  /// A table behind its title, for those who want it.
+  /// A folded table: its title opens it.
   void AddFolded(std::string_view title, const Table& table);
   void Add(const std::vector<Card>& cards);
-  /// Pictures and tables stand side by side between these, where the screen is wide enough.
+  /// Pictures and tables between these calls are side by side if the screen is wide enough.
   void BeginColumns();
   void EndColumns();
   /// `name` is unique on the page.
@@ -44,7 +44,7 @@ class Html {
 
  private:
   std::string body_;
-  std::string styles_;  ///< of the pictures, each once
+  std::string styles_;  ///< styles of the pictures, each once
   std::vector<NamedDrawing> drawings_;
 };
 

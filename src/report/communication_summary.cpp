@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-/// Three significant digits of a time of at least 0.01 ms.
+/// A time of at least 0.01 ms with three significant digits.
 std::string Milliseconds(double ms) { return fmt::format("{:.{}f} ms", ms, ms < 9.995 ? 2 : ms < 99.95 ? 1 : 0); }
 
 }  // namespace

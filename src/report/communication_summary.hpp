@@ -1,4 +1,4 @@
-// The line at the end of a run that says how much communication was hidden.
+// The line at the end of a run about the share of hidden communication.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@ namespace espalier {
 
 class CommunicationSummary {
  public:
-  /// A step of which communication is not known adds nothing.
+  /// A step with unknown communication adds nothing.
   void Add(const StepRecord& record);
 
   /// "tp 3.20 ms a step, 45 % hidden; dp 12.1 ms, 98 % hidden; exposed 4.1 % of the step (rank 0, mean of 9 steps)".
-  /// Empty if nothing is known, or nothing was sent.
+  /// Empty if communication is unknown, or nothing was sent.
   std::string Text() const;
 
  private:

@@ -17,11 +17,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kPatienceMs = 500;  // for a slow reader
+constexpr int kPatienceMs = 500;  // limit of the wait for a slow reader
 constexpr int kTickMs = 10;
 
-/// Opens a terminal or pipe again, since the flags of the first descriptor are shared with other processes. -1 for
-/// anything else.
+/// Opens a terminal or pipe again, since other processes share the flags of the first descriptor. -1 for anything else.
 int OpenWithoutBlocking(std::FILE* file) {
   struct stat status {};
   if (file == nullptr || fstat(fileno(file), &status) != 0) return -1;
@@ -49,7 +48,7 @@ std::string Console::Erasure() {
   return length == 0 ? "" : "\r" + std::string(length, ' ') + "\r";
 }
 
-// The cursor is left at the beginning, so that what others print, such as the launcher, overwrites the line.
+// The cursor is left at the beginning, so that output of others, such as the launcher, overwrites the line.
 void Console::Show(const std::string& line) {
   if (line.empty() && shown_ == 0) return;
   if (!terminal_ || (!pending_.empty() && !WritePending(0))) return;

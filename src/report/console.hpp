@@ -16,18 +16,18 @@ class Console {
  public:
   /// `file` must outlive it; null: nothing is printed.
   explicit Console(std::FILE* file);
-  /// Erases the line that is shown.
+  /// Erases the shown line.
   ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  /// Prints a line, which ends with a newline. Returns why lines are dropped from now on, once each time that this
-  /// begins; otherwise an empty text.
+  /// Prints a line, which ends with a newline. When lines begin to be dropped, returns the reason, once each time;
+  /// otherwise an empty text.
   std::string Print(const std::string& line);
 
-  /// Shows a line, given without its newline, in place of the one shown before; cut to the width of the terminal. An
-  /// empty one only erases.
-  /// Nothing happens where there is no terminal, or where its reader is slow. Only for ASCII.
+  /// Shows a line, given without its newline, in place of the previous one; cut to the width of the terminal. An empty
+  /// one only erases.
+  /// Does nothing without a terminal, or if its reader is slow. Only for ASCII.
   void Show(const std::string& line);
 
  private:
@@ -39,7 +39,7 @@ class Console {
   std::string Lose();
 
   std::FILE* file_;
-  int descriptor_ = -1;  ///< of a terminal or pipe, non-blocking; -1: neither, so `file_` does not block
+  int descriptor_ = -1;  ///< descriptor of a terminal or pipe, non-blocking; -1: neither, so `file_` does not block
   std::optional<Terminal> terminal_;
   size_t shown_ = 0;     ///< length of the shown line
   std::string pending_;  ///< the rest of a line that is partly written

@@ -106,14 +106,14 @@ std::string Record(const std::string& event) {
   return record.append(reinterpret_cast<const char*>(&crc), sizeof crc);
 }
 
-/// TensorBoard takes files whose names have "tfevents", in the order of their names. No two are the same.
+/// TensorBoard reads files whose names contain "tfevents", in the order of their names. Each name is unique.
 std::string NewName(double time) {
   static std::atomic<int> number = 0;
   return fmt::format("events.out.tfevents.{:010d}.{}.{}.{}", static_cast<int64_t>(time), HostName(), getpid(),
                      number++);
 }
 
-/// Bytes that are not UTF-8 become the character for that.
+/// Replaces bytes that are not UTF-8 by the replacement character.
 std::string ValidUtf8(const std::string& text) {
   return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
 }

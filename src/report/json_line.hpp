@@ -33,7 +33,7 @@ class JsonLine {
   }
 
  private:
-  /// Bytes that are not UTF-8 are replaced: a path may contain any.
+  /// Bytes that are not UTF-8 are replaced: a path may contain any bytes.
   static std::string Quote(std::string_view text) {
     return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }

@@ -31,7 +31,7 @@ off_t EndOfLines(int file, off_t end) {
   return 0;
 }
 
-/// A regular file, not a link, which may name a file of others, nor a pipe, which could block the run.
+/// A regular file: not a link, which may lead to someone else's file, nor a pipe, which could block the run.
 bool IsPlainFile(int file) {
   struct stat status {};
   return fstat(file, &status) == 0 && S_ISREG(status.st_mode);

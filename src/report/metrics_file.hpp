@@ -1,4 +1,4 @@
-// metrics.jsonl: lines that are complete or absent, whatever happens to the disk or to the process.
+// metrics.jsonl: each line is complete or absent, whatever happens to the disk or the process.
 #pragma once
 
 #include <sys/types.h>
@@ -16,16 +16,16 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
-  /// What became of a torn last line; empty if there was none.
+  /// The fate of a torn last line; empty if there was none.
   const std::string& note() const { return note_; }
 
-  /// Writes a line with its newline, or nothing of it. Returns why lines are missing from now on, the first time that
-  /// one cannot be written; otherwise an empty text.
+  /// Writes a line with its newline, or nothing. Returns why lines are missing from now on, the first time that one
+  /// cannot be written; otherwise an empty text.
   std::string Write(const std::string& line);
 
  private:
   void RemoveTornLine();
-  /// Removes the first `bytes` of a line that could not be written completely. Returns what failed, or an empty text.
+  /// Removes the first `bytes` of a line that could not be written completely. Returns the error, or an empty text.
   std::string TakeBack(size_t bytes) const;
 
   const std::string path_;

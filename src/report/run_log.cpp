@@ -25,7 +25,7 @@ spdlog::level::level_enum LevelOf(int rank, Verbosity verbosity) {
 
 }  // namespace
 
-/// The reporter never logs, so that its lock is always taken after that of the sink.
+/// The reporter never logs, so its lock is always taken after the sink's.
 class RunLog::Sink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   void SendTo(Reporter* reporter) {

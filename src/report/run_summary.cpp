@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-/// "0.31s" where whole seconds would say little.
+/// "0.31s" for times that whole seconds would not describe well.
 std::string ShortDuration(double seconds) {
   constexpr double kShort = 9.995;
   return seconds < kShort ? fmt::format("{:.2f}s", seconds) : HumanDuration(seconds);
@@ -85,7 +85,7 @@ std::string RunSummary::SavesText() const {
   return fmt::format("{}, {}{}", Counted(saves_, "checkpoint"), HumanBytes(saved_bytes_), failed);
 }
 
-/// Of the time of all steps, where it is worth a line.
+/// Waits as a share of the time of all steps, if they are worth a line.
 std::string RunSummary::WaitsText() const {
   constexpr double kWorthSaying = 0.5;
   const double ms = first_.ms + others_.ms;

@@ -1,4 +1,4 @@
-// The lines at the end of a run that say what this start has done.
+// The lines at the end of a run that summarize this start.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,9 @@ class RunSummary {
   /// As Reporter::End.
   void AddMemory(const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes);
 
-  /// "done       steps 1 to 20: 61440 tokens in 12s, ..." and so on; no line of what there was not. The rate is that of
-  /// all steps but the first, if there are others. A run that sleeps has no losses, and without a peak there is no mfu.
+  /// "done steps 1 to 20: 61440 tokens in 12s, ..." and so on; without lines about things that did not occur. The rate
+  /// is the mean of all steps except the first, if there are others. A run that sleeps has no losses, and without a
+  /// peak there is no mfu.
   BlockLines Lines(const ReportOptions& options) const;
 
  private:
@@ -48,7 +49,7 @@ class RunSummary {
   Sums first_, others_;
   Losses training_, validation_;
   int64_t saves_ = 0, failed_saves_ = 0, saved_bytes_ = 0;
-  double data_ms_ = 0, save_ms_ = 0;  ///< that training waited
+  double data_ms_ = 0, save_ms_ = 0;  ///< time that training waited
   int64_t spikes_ = 0, skips_ = 0, rollbacks_ = 0;
   int64_t peak_bytes_ = 0, peak_rank_ = 0, outside_bytes_ = 0;
 };

@@ -28,7 +28,7 @@ constexpr std::array<std::string_view, 5> kLaunchers = {"mpirun", "mpiexec", "or
 
 constexpr std::array<std::string_view, 3> kChangesOutput = {"output", "xml", "xterm"};
 
-/// As the conventions of NO_COLOR and CLICOLOR_FORCE have it: set, not empty and not 0.
+/// By the conventions of NO_COLOR and CLICOLOR_FORCE: set, not empty and not 0.
 bool Asks(const char* variable) {
   const char* value = std::getenv(variable);
   return value != nullptr && *value != '\0' && std::string_view(value) != "0";
@@ -65,7 +65,7 @@ bool LauncherPassesTextOn(const std::vector<std::string>& words) {
   return true;
 }
 
-/// Where the text goes that this process writes to `descriptor`; empty: not known.
+/// The destination of the text that this process writes to `descriptor`; empty: unknown.
 std::string Destination(int descriptor) {
   if (!StartedByLauncher()) return fmt::format("/proc/self/fd/{}", descriptor);
   const pid_t parent = ::getppid();

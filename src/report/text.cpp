@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-/// Three significant digits of a value below 1000, or below 1024 where the unit is binary.
+/// Three significant digits of a value below 1000, or below 1024 if the unit is binary.
 std::string ThreeDigits(double x) { return fmt::format("{:.{}f}", x, x < 9.995 ? 2 : x < 99.95 ? 1 : 0); }
 
 template <size_t N>
@@ -63,7 +63,7 @@ std::string HumanFlops(double flops) {
 std::string HumanDuration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "-";
   constexpr int64_t kMinute = 60, kHour = 60 * kMinute, kDay = 24 * kHour;
-  constexpr double kCounted = 1e15;  // longer ones have no hours worth counting
+  constexpr double kCounted = 1e15;  // limit of the seconds that are shown
   if (seconds >= kCounted) return fmt::format("{:.3g}d", seconds / kDay);
   const auto s = static_cast<int64_t>(std::llround(seconds));
   if (s < kMinute) return fmt::format("{}s", s);

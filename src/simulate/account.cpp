@@ -13,7 +13,7 @@ constexpr std::array<uint8_t, kLaneCount> kAxisOfLane = [] {
 
 int AxisOf(LaneBits lanes) { return kAxisOfLane[static_cast<size_t>(FirstOf(lanes))]; }
 
-/// The axis that holds up the compute lane, which is not running, or -1.
+/// The axis that blocks the compute lane, which is not running, or -1.
 int Exposed(const ClockState& clock) {
   if (clock.transferring == 0) return -1;
   if (clock.state[kCompute] == LaneState::kEnded) return AxisOf(clock.transferring);

@@ -1,4 +1,4 @@
-// Where a clock and a transfer are at the present moment.
+// The current state of a clock and of a transfer.
 #pragma once
 
 #include <array>
@@ -29,44 +29,44 @@ struct ClockState {
   const LaneItems* items = nullptr;
   const ItemCosts* costs = nullptr;
   std::array<int, kLaneCount> done{};           ///< finished instructions
-  std::array<uint32_t, kLaneCount> transfer{};  ///< of lanes in `transferring`
+  std::array<uint32_t, kLaneCount> transfer{};  ///< transfer per lane in `transferring`
   std::array<LaneState, kLaneCount> state{};
-  std::array<LaneBits, kLaneCount> waiters{};  ///< by lane: lanes that are blocked by it
-  std::array<uint8_t, kLaneCount> sharers{};   ///< of lanes in `transferring`: transfers at its port, itself included
+  std::array<LaneBits, kLaneCount> waiters{};  ///< by lane: lanes that it blocks
+  std::array<uint8_t, kLaneCount> sharers{};   ///< per lane in `transferring`: transfers at its port, itself included
   LaneBits transferring = 0;
-  bool touched = false;                          ///< something changed at this moment
+  bool touched = false;                          ///< something changed at the current moment
   std::array<std::array<uint8_t, 2>, 2> load{};  ///< transfers by port (node, network) and direction (out, in)
 
-  uint32_t version = 0;  ///< of the event at which the kernel ends
-  double rate = 0;       ///< of the kernel; 0: not set yet
-  double left_us = 0;    ///< of the kernel at rate 1, from `since_us`
+  uint32_t version = 0;  ///< version of the event at which the kernel ends
+  double rate = 0;       ///< rate of the kernel; 0: not set yet
+  double left_us = 0;    ///< time left for the kernel at rate 1, from `since_us`
   double since_us = 0;
 
-  // The breakdown up to `accounted_us`, and what goes on since then.
+  // The breakdown up to `accounted_us`, and the activities since then.
   double accounted_us = 0;
   Breakdown total;
   int8_t exposed = -1;  ///< CommAxis or -1
   uint8_t axes = 0;     ///< bits of the CommAxes that transfer
   bool computes = false;
-  double end_us = 0;  ///< of the last instruction so far
+  double end_us = 0;  ///< end of the last instruction so far
 
   int HeadOf(int lane) const { return items->begin[static_cast<size_t>(lane)] + done[static_cast<size_t>(lane)]; }
   const Item& Head(int lane) const { return items->items[static_cast<size_t>(HeadOf(lane))]; }
 };
 
-/// A collective of a group or a message of a pair: where clocks meet.
+/// A collective of a group or a message of a pair, which synchronizes clocks.
 struct Meeting {
   double work_us = 0;  ///< the highest cost of its members
   double slow = 1;     ///< the highest factor of its members
-  double left_us = 0;  ///< with the ports to itself, from `since_us`
+  double left_us = 0;  ///< remaining time without sharing ports, from `since_us`
   double since_us = 0;
   uint32_t version = 0;
-  uint32_t arrived = 0;  ///< members whose lanes are at it
-  int first = -1;        ///< the member that arrived first; of a pair: the receiver
+  uint32_t arrived = 0;  ///< members whose lanes have reached it
+  int first = -1;        ///< the member that arrived first; for a pair: the receiver
   int share = 0;         ///< it gets 1 / share of its ports; 0: not started
   bool flying = false;
   bool dirty = false;
-  std::array<uint32_t, kLaneCount> sharers{};  ///< by number of transfers at a port: members that have so many there
+  std::array<uint32_t, kLaneCount> sharers{};  ///< by number of transfers at a port: members with this number there
 };
 
 /// The lanes that the head of `lane` waits for now.
@@ -80,10 +80,10 @@ inline LaneBits Awaited(const ClockState& clock, int lane) {
   return lanes;
 }
 
-/// Adds the time up to `now_us` to the breakdown, then looks at what goes on from now: what ExposedAxis says of it.
+/// Adds the time up to `now_us` to the breakdown, then classifies the time from now on by ExposedAxis.
 void Account(ClockState& clock, double now_us);
 
-/// What every lane waits for that is not at its end, for the message of a deadlock.
+/// For every lane that is not at its end, what it waits for: the message of a deadlock.
 std::string DescribeStuck(const World& world, const std::vector<ClockState>& clocks);
 
 /// "rank 3, lane tp, instruction 12 (all_gather, role F, microbatch 0, layer 1)".

@@ -1,8 +1,9 @@
 // The clocks of all classes of ranks, from the start of a step to its end.
 //
 // Time goes from one moment to the next. At a moment all kernels and transfers that end there are finished, and lanes
-// go on as far as they can, in any order: what is done at the end of the moment does not depend on it. Only then are
-// rates set. So nothing depends on the order of events of equal times, and ranks of one colour stay equal to the bit.
+// advance as far as they can, in any order: the state at the end of the moment does not depend on the order. Only then
+// are rates set. So nothing depends on the order of events of equal times, and ranks of one colour stay equal to the
+// bit.
 #pragma once
 
 #include <vector>
@@ -17,7 +18,7 @@ class Clocks {
   /// `world` and `cluster` outlive it.
   Clocks(const World& world, const Cluster& cluster, const SimulateOptions& options);
 
-  /// Runs to the end. Throws InvariantError where programs do not match or nothing can go on.
+  /// Runs to the end. Throws InvariantError if programs do not match, or on a deadlock.
   void Run();
 
   const std::vector<ClockState>& states() const { return clocks_; }
@@ -27,7 +28,7 @@ class Clocks {
   std::vector<std::vector<Span>>& spans() { return spans_; }
 
  private:
-  // Lanes: they go on as far as they can.
+  // Lanes advance as far as they can.
   void Advance(int clock, int lane);
   void StartKernel(int clock);
   void ArriveAtGroup(int clock, int lane);
@@ -59,7 +60,7 @@ class Clocks {
   double now_us_ = 0;
   int64_t finished_ = 0;
   std::vector<ClockState> clocks_;
-  std::vector<Meeting> transfers_;  ///< of groups, then of pairs by their sender
+  std::vector<Meeting> transfers_;  ///< transfers of groups, then of pairs by their sender
   EventQueue events_;               ///< activities: kernels by clock, then transfers
 
   std::vector<uint32_t> finishing_;  ///< clock * 8 + lane

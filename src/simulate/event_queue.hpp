@@ -1,4 +1,4 @@
-// The moments at which kernels and transfers end, earliest first.
+// The times at which kernels and transfers end, earliest first.
 #pragma once
 
 #include <algorithm>
@@ -7,16 +7,16 @@
 
 namespace espalier::simulate {
 
-/// An event holds if its activity still has this version; an activity whose rate changes gets a new version and a new
-/// event, and the old one is skipped.
+/// An event is valid while its activity still has this version; an activity whose rate changes gets a new version and a
+/// new event, and the old one is skipped.
 struct EndEvent {
   double us = 0;
   uint32_t activity = 0;
   uint32_t version = 0;
 };
 
-/// A heap of four children per node: half the levels of a binary one, and siblings are in one cache line. Events of
-/// equal times come in no particular order; the clocks treat them as one moment.
+/// A heap of four children per node: half the levels of a binary one, and siblings are in one cache line. The order of
+/// events at equal times is unspecified; the clocks treat them as one moment.
 class EventQueue {
  public:
   bool Empty() const { return heap_.empty(); }

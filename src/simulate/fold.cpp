@@ -29,7 +29,7 @@ void Colours::SplitBy(const std::vector<int>& keys) {
   int colour = -1;
   for (size_t rank = 0; rank < keys.size(); ++rank) {
     const uint64_t pair = uint64_t{static_cast<uint32_t>(of_rank_[rank])} << 32 | static_cast<uint32_t>(keys[rank]);
-    // Neighbours often agree.
+    // Adjacent ranks often have equal pairs.
     if (pair != last) colour = colour_of.try_emplace(pair, static_cast<int>(colour_of.size())).first->second;
     last = pair;
     of_rank_[rank] = colour;
@@ -65,7 +65,7 @@ std::vector<int> Lattice::LowestOfGroup(AxisSet axes) const {
 
 namespace {
 
-/// Numbers equal elements alike, from 0.
+/// Numbers distinct elements from 0; equal elements have equal numbers.
 template <typename T>
 class Numbers {
  public:
@@ -75,7 +75,7 @@ class Numbers {
   std::map<T, int> numbers_;
 };
 
-/// Nodes of a group, as far as costs depend on them: those of PlaceOf.
+/// Nodes of a group, as far as costs depend on them, as in PlaceOf.
 GroupPlace PlaceFrom(int first_slot, const std::vector<int>& offsets, int ranks_per_node) {
   GroupPlace place{.ranks = static_cast<int>(offsets.size()), .nodes = 0, .ranks_per_node = 0};
   int node = -1, on_node = 0;
@@ -109,10 +109,10 @@ int PeerOf(const Lattice& lattice, const Programs& programs, int rank, size_t in
 
 constexpr uint32_t kAnyProgram = ~0u;
 
-/// For the programs that use one of `families`.
+/// Splits the ranks whose programs use one of `families`.
 void SplitByPlace(const Lattice& lattice, const Programs& programs, AxisSet axes, uint32_t families, Colours& colours) {
   const std::vector<int> offsets = lattice.Offsets(axes), lowest = lattice.LowestOfGroup(axes);
-  // The place follows from where on its node the lowest rank is.
+  // The place depends only on the lowest rank's position on its node.
   Numbers<GroupPlace> numbers;
   std::vector<int> number_of_slot;
   const int slots = std::min(lattice.RanksPerNode(), lattice.Ranks());

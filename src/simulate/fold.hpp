@@ -11,7 +11,7 @@ namespace espalier::simulate {
 /// A colour for each rank. Colours are numbered by their lowest rank.
 class Colours {
  public:
-  /// All ranks have the same.
+  /// All ranks have the same colour.
   explicit Colours(int ranks) : of_rank_(static_cast<size_t>(ranks), 0) {}
   /// Every rank has its own.
   static Colours Distinct(int ranks);
@@ -37,7 +37,7 @@ class Colours {
   int count_ = 1;
 };
 
-/// The mesh with its ranks on nodes, as the ranks of each group are found: lowest rank plus offsets.
+/// The mesh and its nodes: gives the ranks of a group as lowest rank plus offsets.
 class Lattice {
  public:
   Lattice(const Mesh& mesh, int ranks_per_node);
@@ -67,13 +67,13 @@ struct Programs {
   const LaneItems& Of(int rank) const { return items[static_cast<size_t>(of_rank[static_cast<size_t>(rank)])]; }
 };
 
-/// Ranks of one colour have equal programs, groups of equal places and peers that are equally far: equal costs.
+/// Ranks of one colour have equal programs, groups of equal places and peers at equal distances, so equal costs.
 Colours SplitByCosts(const Lattice& lattice, const Programs& programs);
 
 /// Refines colours until they are an equitable partition: ranks of one colour have groups with the same set of colours,
-/// and peers of the same colour. Times of a rank follow from its own instructions and costs and from the latest, or the
-/// slowest, of the members that it meets. A maximum depends on the set of colours alone, not on how many members have
-/// each, nor on their order. So by induction over events all ranks of a colour have the same times.
+/// and peers of the same colour. Times of a rank follow from its own instructions and costs and from the latest or
+/// slowest member of each transfer. A maximum depends on the set of colours alone, not on how many members have each,
+/// nor on their order. So by induction over events all ranks of a colour have the same times.
 Colours Fold(const Lattice& lattice, const Programs& programs, Colours colours);
 
 }  // namespace espalier::simulate

@@ -49,7 +49,7 @@ class Reader {
     return item;
   }
 
-  /// What all instructions of an op have in common: attributes are found by name, once.
+  /// The properties that all instructions of an op share: attributes are looked up by name once.
   Item ItemOf(const Op& op, Lane lane) {
     CHECK(IsCommunication(op.kind) == (lane != Lane::kCompute), "{} on lane {}", op.kind, Name(lane));
     Item item;

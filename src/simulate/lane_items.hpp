@@ -1,4 +1,4 @@
-// A program as the clocks read it: the instructions of each lane in a row, 16 bytes each, without memory.
+// A program in the form that the clocks read: the instructions of each lane in sequence, 16 bytes each, without memory.
 #pragma once
 
 #include <array>
@@ -20,12 +20,12 @@ struct Family {
 enum class ItemKind : uint8_t {
   kKernel,
   kAlone,  ///< communication in a group of one rank, which ends at once
-  kGroup,  ///< meets all members of a group
-  kSend,   ///< meets a kRecv of one peer
+  kGroup,  ///< synchronizes with all members of a group
+  kSend,   ///< matches a kRecv of one peer
   kRecv,
 };
 
-/// An instruction. Two items meet if they are the same op (a recv has the op after its send's) at the same microbatch.
+/// An instruction. Two items match if they are the same op (a recv has the op after its send's) at the same microbatch.
 struct Item {
   int32_t op = -1;
   int32_t microbatch = -1;
@@ -38,7 +38,7 @@ struct Item {
 struct LaneItems {
   std::shared_ptr<const Program> program;
   std::vector<Item> items;                  ///< by lane, then in program order
-  std::array<int, kLaneCount + 1> begin{};  ///< of each lane in `items`
+  std::array<int, kLaneCount + 1> begin{};  ///< begin of each lane in `items`
   std::vector<int> instruction;             ///< by item: index in Program::instructions
   std::vector<Wait> waits;
   std::vector<int> peers;  ///< stages that it sends to or receives from
@@ -47,7 +47,7 @@ struct LaneItems {
   int Length(int lane) const { return begin[lane + 1] - begin[lane]; }
 };
 
-/// Families that are new are appended to `families`, of which a world has at most 32.
+/// Appends new families to `families`; a world has at most 32.
 LaneItems ReadLanes(std::shared_ptr<const Program> program, std::vector<Family>& families);
 
 }  // namespace espalier::simulate

@@ -1,6 +1,6 @@
-// Transfers and rates. k transfers at one port of a rank, in the same direction, get 1 / k of it each; links are full
-// duplex, so a send and a recv do not share. A transfer goes at the smallest share of its members. Kernels slow down
-// while a transfer of their rank is in progress at the node's or the network's port.
+// Transfers and rates. k transfers at one port of a rank, in the same direction, get 1 / k of its rate each; links are
+// full duplex, so a send and a recv do not share. A transfer runs at the smallest share of its members. Kernels slow
+// down while a transfer of their rank is in progress at the node's or the network's port.
 #include <algorithm>
 
 #include "simulate/clocks.hpp"

@@ -19,7 +19,7 @@ std::string WaitsText(const ClockState& clock, int lane) {
   return text;
 }
 
-/// The peers of a transfer that are not there.
+/// The peers of a transfer that have not arrived.
 std::string AbsentText(const World& world, const std::vector<ClockState>& clocks, int clock, int lane) {
   constexpr int kNamed = 4;
   const auto rank_of = [&](int member) { return world.clocks[static_cast<size_t>(member)].rank; };

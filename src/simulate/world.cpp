@@ -40,7 +40,7 @@ ItemCosts InLaneOrder(const LaneItems& items, const std::vector<InstructionCost>
   return in_order;
 }
 
-/// The factor of every rank.
+/// The slow-down factor of every rank.
 std::vector<double> FactorsOf(Slow::What what, int ranks, const std::vector<Slow>& slow) {
   std::vector<double> factors(static_cast<size_t>(ranks), 1);
   for (const Slow& s : slow) {
@@ -62,7 +62,7 @@ Colours SplitByFactors(Colours colours, const std::vector<double>& factors) {
   return colours;
 }
 
-/// Groups and peers of all clocks.
+/// Connects the groups and peers of all clocks.
 class Linker {
  public:
   Linker(const Lattice& lattice, World& world) : lattice_(lattice), world_(world) {}
@@ -76,7 +76,7 @@ class Linker {
   }
 
  private:
-  /// A clock whose family has no group yet makes one of the clocks of its members. These have the same group: the
+  /// A clock whose family has no group yet makes one from the clocks of its members. These have the same group: the
   /// partition is equitable.
   void LinkFamily(size_t family) {
     const auto& [lane, axes] = world_.programs.families[family];

@@ -1,5 +1,5 @@
-// Everything that the clocks need to know and that does not change while they run. There is one clock for each class of
-// ranks that have the same times; the clocks of a class of one are those of the rank itself.
+// Everything that the clocks need and that is constant while they run. Each class of ranks with equal times has one
+// clock.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ struct ItemCosts {
   ByCostSource<double> by_source_us{};  ///< sums
 };
 
-/// One clock: the lowest rank of a class stands for all of them.
+/// One clock: the lowest rank of a class represents all of them.
 struct ClockPlace {
   int rank = 0;
   int ranks = 1;
@@ -52,8 +52,8 @@ struct World {
   }
 };
 
-/// Costs by place: `cost_of` is called for the lowest rank of every class of equal costs, one entry per instruction.
-/// With `by_place` false ranks of equal programs have equal costs wherever they are.
+/// Costs by place: `cost_of` is called for the lowest rank of every class of equal costs and returns one entry per
+/// instruction. With `by_place` false, ranks of equal programs have equal costs independently of their places.
 World MakeWorld(const WorldPrograms& programs, int ranks_per_node, bool by_place,
                 const std::function<std::vector<InstructionCost>(int rank)>& cost_of, const SimulateOptions& options);
 

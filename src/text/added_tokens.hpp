@@ -1,4 +1,4 @@
-// The added_tokens of tokenizer.json: found in the text before anything else is done to it.
+// The added_tokens of tokenizer.json: found in the text before any other processing.
 #pragma once
 
 #include <array>
@@ -14,21 +14,21 @@ struct AddedToken {
   int32_t id = -1;
   std::string content;
   bool single_word = false;             ///< only where no letter or digit is next to it
-  bool lstrip = false, rstrip = false;  ///< takes the white space before it, after it
+  bool lstrip = false, rstrip = false;  ///< absorbs the white space before it, after it
   bool normalized = false;              ///< found in the normalized text, as normalized text
   bool special = false;
 };
 
-/// A part of a text: an added token, or text between them (id < 0).
+/// A part of a text: an added token, or text between added tokens (id < 0).
 struct Section {
   std::string_view text;
   int32_t id = -1;
 };
 
-/// Finds tokens from left to right, the longest of those that begin at the same byte.
+/// Finds tokens from left to right; of tokens that begin at the same byte, the longest.
 class AddedTokens {
  public:
-  /// `tokens` with the text to find as their content.
+  /// `tokens` with the text to search for as their content.
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
   /// Appends the sections of `text`; none is empty.
@@ -36,7 +36,7 @@ class AddedTokens {
 
  private:
   struct Node {
-    int32_t token = -1;  ///< index into tokens_; -1: none ends here
+    int32_t token = -1;  ///< index into tokens_; -1: no token ends here
     std::map<char, size_t> next;
   };
   const AddedToken* LongestAt(std::string_view text, size_t at) const;

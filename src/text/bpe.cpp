@@ -53,7 +53,7 @@ void BpeEncoder::AddSymbol(int32_t id) {
   symbols_.push_back({id, at - 1, -1});
 }
 
-/// Unknown characters are added when the next known one comes. `pending`: one waits.
+/// Unknown characters are added when the next known one comes. `pending`: one is waiting.
 void BpeEncoder::AddUnknown(bool& pending) {
   if (!model_.unknown) return;
   if (pending && !model_.fuse_unknown) AddSymbol(*model_.unknown);
@@ -70,7 +70,7 @@ bool BpeEncoder::AddBytes(std::string_view symbol) {
 /// The characters, or bytes, of a word as tokens.
 void BpeEncoder::Symbols(std::string_view word) {
   symbols_.clear();
-  bool unknown = false;  // one waits to be added
+  bool unknown = false;  // an unknown character is waiting to be added
   for (size_t at = 0; at < word.size();) {
     const size_t bytes = model_.bytes ? 1 : CharacterBytes(word, at);
     int32_t id = -1;
@@ -102,8 +102,8 @@ void BpeEncoder::AddCandidate(int32_t left, int32_t right) {
   std::push_heap(candidates_.begin(), candidates_.end());
 }
 
-/// Merges neighbours, the pair of smallest rank first, as Hugging Face does. A candidate that has become another pair
-/// still counts if that pair merges to the same token.
+/// Merges neighbours, the pair of smallest rank first, as Hugging Face does. A candidate whose pair has changed still
+/// counts if the new pair merges to the same token.
 void BpeEncoder::Merge() {
   candidates_.clear();
   for (size_t at = 0; at + 1 < symbols_.size(); ++at)
@@ -140,7 +140,7 @@ void BpeEncoder::Encode(std::string_view word, std::vector<int32_t>& ids) {
   if (word.size() > kMaxCachedBytes) return EncodeNew(word, ids);
   CachedWord& cached = cache_[Mix(TextHash()(word)) % kCachedWords];
   if (cached.word != word) {
-    cached.word.clear();  // in case of an exception
+    cached.word.clear();  // stays empty in case of an exception
     cached.ids.clear();
     EncodeNew(word, cached.ids);
     cached.word = word;

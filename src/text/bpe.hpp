@@ -10,16 +10,16 @@
 
 namespace espalier {
 
-/// Ids by two ids: a hash table of fixed size, open addressing.
+/// Maps pairs of ids to ids: a hash table of fixed size, open addressing.
 class MergeTable {
  public:
   struct Merge {
-    int32_t rank = -1;  ///< < 0: these two do not merge
-    int32_t id = -1;    ///< of the merged token
+    int32_t rank = -1;  ///< < 0: this pair does not merge
+    int32_t id = -1;    ///< id of the merged token
   };
 
   explicit MergeTable(size_t count);
-  /// The last value of a pair counts.
+  /// The last value set for a pair counts.
   void Set(int32_t left, int32_t right, Merge merge);
   Merge Find(int32_t left, int32_t right) const;
 
@@ -33,7 +33,7 @@ class MergeTable {
   std::vector<Slot> slots_;
 };
 
-/// What lets lookups take a string_view.
+/// Lets lookups take a string_view.
 struct TextHash {
   using is_transparent = void;
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
@@ -44,16 +44,16 @@ using TokenIds = std::unordered_map<std::string, int32_t, TextHash, std::equal_t
 struct BpeModel {
   TokenIds ids;
   MergeTable merges{0};
-  bool bytes = false;          ///< words are bytes, and their symbols are bytes; otherwise characters
+  bool bytes = false;          ///< words are sequences of bytes; otherwise of characters
   bool ignore_merges = false;  ///< a word that is a token needs no merges
-  bool byte_fallback = false;  ///< a character without a token is spelled as tokens of bytes, such as <0x0A>
+  bool byte_fallback = false;  ///< a character without a token is encoded as tokens of bytes, such as <0x0A>
   bool fuse_unknown = false;   ///< neighbouring unknown characters are one unknown token
   std::optional<int32_t> unknown;
-  std::string prefix, suffix;        ///< of symbols that continue a word, and of its last one
-  std::vector<int32_t> byte_tokens;  ///< with byte_fallback: ids of <0x00> to <0xFF>, -1 where there is none
+  std::string prefix, suffix;        ///< prefix of symbols that continue a word, and suffix of its last one
+  std::vector<int32_t> byte_tokens;  ///< with byte_fallback: ids of <0x00> to <0xFF>, -1 for absent ones
 };
 
-/// Encodes words by one thread: has room for intermediate results, and a cache of words.
+/// Encodes words for one thread: has room for intermediate results, and a cache of words.
 class BpeEncoder {
  public:
   explicit BpeEncoder(const BpeModel& model);
@@ -65,7 +65,7 @@ class BpeEncoder {
   struct Symbol {
     int32_t id;
     int32_t previous, next;  ///< -1: none
-    bool merged = false;     ///< into the symbol before
+    bool merged = false;     ///< merged into the symbol before
   };
   struct Candidate {
     int32_t rank, position, id;
@@ -88,7 +88,7 @@ class BpeEncoder {
   void EncodeNew(std::string_view word, std::vector<int32_t>& ids);
 
   const BpeModel& model_;
-  std::vector<int32_t> byte_ids_;  ///< with model.bytes: ids of single bytes, -1 where there is none
+  std::vector<int32_t> byte_ids_;  ///< with model.bytes: ids of single bytes, -1 for absent ones
   std::vector<Symbol> symbols_;
   std::vector<Candidate> candidates_;  ///< a heap
   std::string spelling_;

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-constexpr int32_t kCharacters = 0x144;  ///< all are below it
+constexpr int32_t kCharacters = 0x144;  ///< all characters are below this one
 
 bool IsPrintable(int byte) { return (0x21 <= byte && byte <= 0x7e) || (0xa1 <= byte && byte <= 0xac) || 0xae <= byte; }
 

@@ -1,7 +1,7 @@
 // A model is a message of protobuf (sentencepiece_model.proto): field 3 is its normalizer, field 5 its denormalizer,
-// and their field 2 a table: u32 bytes of a trie, the trie, texts that each end with a zero. The trie is a double array
-// of u32 units (darts-clone): a unit with bit 31 is a value, the place of a text; from any other one at p a byte c
-// leads to unit (p ^ offset) ^ c.
+// and field 2 of either is a table: the size of a trie in bytes as u32, the trie, and texts that each end with a zero.
+// The trie is a double array of u32 units (darts-clone): a unit with bit 31 is a value, the offset of a text; from any
+// other unit at p a byte c leads to unit (p ^ offset) ^ c.
 #include "text/charsmap.hpp"
 
 #include <cstdint>
@@ -54,7 +54,7 @@ class Message {
     return taken;
   }
 
-  /// Of a field of this wire type, if they are bytes.
+  /// The content of a field of this wire type, if it is bytes.
   std::optional<std::string_view> Contents(uint64_t type) {
     if (type == 2) return Take(Varint());
     if (type == 0) {

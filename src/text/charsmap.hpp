@@ -1,4 +1,4 @@
-// The tables of characters in a SentencePiece model, which its library follows without checks.
+// The tables of characters in a SentencePiece model, which its library uses without checks.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace espalier {
 
-/// Throws UserError (kData) if the message of a model cannot be walked, or a table in it leads out of itself. Messages
-/// call the file `name`. For a model of any size; to be called before the library loads it.
+/// Throws UserError (kData) if the protobuf of a model is malformed or an offset in a table is out of range. Messages
+/// call the file `name`. For a model of any size; call it before the library loads the model.
 void CheckCharsmaps(const std::string& name, std::string_view model);
 
 }  // namespace espalier

@@ -17,7 +17,7 @@
 namespace espalier {
 namespace {
 
-/// ChatML. The assistant's words and the end of its turn are trained.
+/// ChatML. The assistant's text and the end of its turn are trained.
 constexpr std::string_view kChatml =
     "{%- for message in messages -%}\n"
     "{{- '<|im_start|>' + message.role + '\\n' -}}\n"
@@ -53,7 +53,7 @@ bool HasGeneration(const std::vector<jinja::Statement>& statements) {
   });
 }
 
-// The files beside a tokenizer.
+// A companion file of a tokenizer.
 
 const TokenizerCompanion* Companion(const Tokenizer& tokenizer, std::string_view name) {
   const auto found = std::ranges::find(tokenizer.companions(), name, &TokenizerCompanion::name);
@@ -103,7 +103,7 @@ std::pair<std::string, std::string> TemplateBeside(const Tokenizer& tokenizer) {
 
 // Conversations.
 
-/// Messages as a template expects them.
+/// Converts messages to the form that templates expect.
 nlohmann::ordered_json MessagesOf(const nlohmann::ordered_json& object) {
   const auto refuse = [](const std::string& what) { throw UserError(ExitStatus::kData, what); };
   const bool shared = !object.contains("messages") && object.contains("conversations");
@@ -160,7 +160,7 @@ std::shared_ptr<const ChatTemplate> ChatTemplate::Load(const std::string& choice
   return std::make_shared<const ChatTemplate>(named.first, named.second, std::move(tokens));
 }
 
-/// The first `count` messages; `prompts`: and what asks the assistant to speak.
+/// The first `count` messages; `prompts`: followed by the prompt for the assistant.
 RenderedText ChatTemplate::Evaluate(const Messages& messages, size_t count, bool prompts) const {
   return InTemplate(name_, [&] {
     std::vector<std::pair<std::string, jinja::Value>> variables;
@@ -205,10 +205,10 @@ RenderedText ChatTemplate::RenderMarked(const nlohmann::ordered_json& object) co
 
 namespace {
 
-/// Where tokens of a part of a text cross an offset.
+/// How the tokens of a part of a text relate to an offset.
 struct Crossing {
   size_t before = 0;   ///< tokens that are before the offset
-  size_t through = 0;  ///< and one more, if it is on both sides
+  size_t through = 0;  ///< the same, plus a token on both sides, if any
 };
 
 Crossing CrossingAt(const Tokenizer& tokenizer, std::string_view before, const std::vector<int32_t>& ids) {
@@ -217,7 +217,7 @@ Crossing CrossingAt(const Tokenizer& tokenizer, std::string_view before, const s
   return {same, std::min(same + (same < alone.size() ? 1 : 0), ids.size())};
 }
 
-/// `end` without tokens of blanks, if a special token is before them.
+/// `end` without tokens of blanks, if a special token precedes them.
 size_t EndAtSpecialToken(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, size_t begin, size_t end) {
   const auto is_blank = [&](int32_t id) {
     return !tokenizer.IsSpecial(id) && tokenizer.Decode({&id, 1}).find_first_not_of(" \t\r\n") == std::string::npos;
@@ -227,13 +227,13 @@ size_t EndAtSpecialToken(const Tokenizer& tokenizer, const std::vector<int32_t>&
   return last > begin && tokenizer.IsSpecial(ids[last - 1]) ? last : end;
 }
 
-/// Encodes part by part, and says which tokens are at the ends of spans.
+/// Encodes part by part, and records which tokens are at the ends of spans.
 class MarkedEncoder {
  public:
   MarkedEncoder(const Tokenizer& tokenizer, const RenderedText& text, std::vector<int32_t>& ids)
       : tokenizer_(tokenizer), text_(text), ids_(ids), spans_(text.spans.size(), {ids.size(), ids.size()}) {}
 
-  /// Of each span: the first of its tokens and the one after the last.
+  /// Returns, for each span, its first token and the one after its last.
   std::vector<TextSpan> Run() {
     const std::string_view text = text_.text;
     size_t begin = 0;

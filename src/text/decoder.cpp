@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-/// The byte that a token such as <0x0A> stands for.
+/// The byte that a token such as <0x0A> represents.
 std::optional<char> ByteOf(const std::string& token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return std::nullopt;
   unsigned value = 0;

@@ -1,4 +1,4 @@
-// What a token adds to a text, by the decoder of tokenizer.json.
+// The text of a token, by the decoder of tokenizer.json.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 namespace espalier {
 
 struct Decoder {
-  std::function<std::string(const std::string& token)> text_of;  ///< what a token adds
+  std::function<std::string(const std::string& token)> text_of;  ///< the text of a token
   size_t strip_spaces = 0;                                       ///< removed at the start of a text
 };
 
-/// Throws UserError (kData) for a decoder that is not supported.
+/// Throws UserError (kData) for an unsupported decoder.
 Decoder ReadDecoder(const JsonReader& json);
 
 }  // namespace espalier

@@ -9,11 +9,11 @@
 
 namespace espalier {
 
-/// Parses a file. Throws UserError (kData) if it is not JSON, or nested too deep to be walked by recursion.
+/// Parses a file. Throws UserError (kData) if it is not JSON, or nested too deeply for recursion.
 nlohmann::json ParseDocument(const std::string& file, const std::string& bytes);
 
 /// A value in a JSON document and its place, such as "model.merges[3]". The document outlives it. Every function throws
-/// UserError (kData) if the value is not what is asked for.
+/// UserError (kData) if the value does not have the requested type.
 class JsonReader {
  public:
   JsonReader(const std::string& file, const nlohmann::json& document) : file_(&file), value_(&document) {}
@@ -29,12 +29,12 @@ class JsonReader {
   const std::string& Text() const;
   bool Bool() const;
   int64_t Integer(int64_t min, int64_t max) const;
-  /// The same, or another value if this is null.
+  /// The value, or `other` if this is null.
   bool BoolOr(bool other) const { return IsNull() ? other : Bool(); }
   std::string TextOr(std::string other) const { return IsNull() ? other : Text(); }
   int64_t IntegerOr(int64_t other, int64_t min, int64_t max) const { return IsNull() ? other : Integer(min, max); }
 
-  /// This is an object with no other members than these.
+  /// Throws unless this is an object whose keys are all in `allowed`.
   void RequireObject(std::initializer_list<std::string_view> allowed) const;
 
   /// "FILE: PLACE = VALUE: why".

@@ -1,4 +1,4 @@
-// What tokenizer.json does to a text before it is cut into words.
+// The changes that tokenizer.json makes to a text before it is cut into words.
 #pragma once
 
 #include <functional>
@@ -13,10 +13,10 @@ namespace espalier {
 /// Changes a text in place.
 using TextChange = std::function<void(std::string& text)>;
 
-/// The normalizer of a file, as a list of changes. Throws UserError (kData) for one that is not supported.
+/// The normalizer of a file, as a list of changes. Throws UserError (kData) if it is not supported.
 std::vector<TextChange> ReadNormalizer(const JsonReader& json);
 
-/// Every part of `text` that `matches` replaced: {"String": ...} or {"Regex": ...}. Throws like ReadNormalizer.
+/// Replaces every part of `text` that matches {"String": ...} or {"Regex": ...}. Throws like ReadNormalizer.
 TextChange ReadReplace(const JsonReader& json);
 
 }  // namespace espalier

@@ -134,7 +134,7 @@ std::string MessageOf(int error) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-/// What a thread needs to match: results and the stack of compiled patterns.
+/// The memory that a thread needs to match: results and the stack of compiled patterns.
 struct Matcher {
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
@@ -171,7 +171,7 @@ Pattern::Pattern(std::string_view oniguruma) : code_(std::make_unique<Code>()) {
   code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF | PCRE2_UCP, &error,
                               &where, context.get());
   if (code_->code == nullptr) Refuse(fmt::format("{} (at {} of {})", MessageOf(error), where, text));
-  pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE);  // without a compiler for this processor: interpreted
+  pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE);  // interpreted without a compiler for this processor
 }
 
 Pattern::~Pattern() { pcre2_code_free(code_->code); }

@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-/// {"token": id, ...}; every id once, and not far above their number.
+/// {"token": id, ...}; every id once, and not much larger than their number.
 TokenIds ReadNames(const JsonReader& json) {
   if (!json.value().is_object()) json.Refuse("must be an object");
   const auto max = static_cast<int64_t>(8 * json.value().size() + 1024);
@@ -63,7 +63,7 @@ std::vector<int32_t> ByteTokens(const TokenIds& names) {
   return ids;
 }
 
-/// Tokens as they occur in words.
+/// Tokens in the form in which they occur in words.
 TokenIds InWords(const TokenIds& names, bool bytes) {
   if (!bytes) return names;
   TokenIds ids;

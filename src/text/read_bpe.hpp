@@ -15,8 +15,8 @@ struct NamedBpe {
   TokenIds names;
 };
 
-/// `bytes`: words are bytes, which tokens spell in the alphabet of bytes. Throws UserError (kData) for what is damaged
-/// or not supported. `notes` gets what differs from what one would expect, in words for the user.
+/// `bytes`: words are sequences of bytes, written in the alphabet of bytes. Throws UserError (kData) for damaged or
+/// unsupported models. `notes` gets unexpected properties, in words for the user.
 NamedBpe ReadBpe(const JsonReader& json, bool bytes, std::vector<std::string>& notes);
 
 }  // namespace espalier

@@ -22,7 +22,7 @@ std::string TextOf(const sentencepiece::SentencePieceProcessor& processor, int i
   return text;
 }
 
-/// Why the library does not load a model; empty if it does. It throws what its tries of pieces throw.
+/// Why the library does not load a model; empty if it does. It also throws the exceptions of its tries.
 std::string LoadError(sentencepiece::SentencePieceProcessor& processor, const std::string& bytes) {
   try {
     const auto status = processor.LoadFromSerializedProto(bytes);
@@ -48,7 +48,7 @@ class SentencePiece final : public Tokenizer {
       special.push_back(processor_.IsControl(id));
     }
     strip_spaces_ = StripsSpace(count) ? 1 : 0;
-    // The library does not tell the kind of a model. The scores of a BPE model are the ranks of its merges.
+    // The library does not report the kind of a model. The scores of a BPE model are the ranks of its merges.
     for (int id = 0; id < count; ++id)
       is_bpe_ = is_bpe_ && std::floor(processor_.GetScore(id)) == processor_.GetScore(id);
     SetTokens(std::move(names), std::move(texts), std::move(special));
@@ -76,7 +76,8 @@ class SentencePiece final : public Tokenizer {
     return text;
   }
 
-  /// Whether decoding removes the space that encoding puts before a text: the library does not tell, but shows it.
+  /// Whether decoding removes the space that encoding puts before a text: the library does not report it, so this tests
+  /// it.
   bool StripsSpace(int count) const {
     for (int id = 0; id < count; ++id)
       if (processor_.IdToPiece(id).starts_with(kSpace) && !processor_.IsControl(id) && !processor_.IsUnknown(id))
@@ -91,7 +92,7 @@ class SentencePiece final : public Tokenizer {
                         fmt::format("{}: \"{}\" is the piece {} and the piece {}", name, Name(id), *first, id));
   }
 
-  /// Models may have spaces after words, or denormalize: then tokens alone do not tell the text.
+  /// Models may put spaces after words, or denormalize: then tokens alone do not determine the text.
   void CheckDecoding(const std::string& name) const {
     for (const char* probe : {"Hello world", " a  b", "x1 23,\n\ty.", "\u00e9\u4e2d \U0001f600"}) {
       std::vector<int> ids;

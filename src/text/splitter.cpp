@@ -19,10 +19,10 @@ constexpr std::array<std::string_view, 19> kSpaces = {
 
 bool IsAsciiSpace(char c) { return c == ' ' || ('\t' <= c && c <= '\r'); }
 
-/// What becomes of matches: how they are joined with their neighbours.
+/// How matches are merged with their neighbours.
 using Join = std::function<void(std::vector<Part>& parts)>;
 
-/// Joins each part with the one before if `with_previous` says so, in order.
+/// Merges each part with the previous one if `with_previous` is true, in order.
 Join JoinForward(bool (*with_previous)(bool is_match, bool previous_is_match)) {
   return [with_previous](std::vector<Part>& parts) {
     size_t count = 0;
@@ -40,7 +40,7 @@ Join JoinForward(bool (*with_previous)(bool is_match, bool previous_is_match)) {
   };
 }
 
-/// Joins each match with the part after it.
+/// Merges each match with the part after it.
 void JoinWithNext(std::vector<Part>& parts) {
   std::vector<Part> joined;
   bool previous = false;
@@ -89,7 +89,7 @@ Cut CutBy(std::string_view regex) {
   return [pattern](std::string_view text, std::vector<Part>& parts) { pattern->Split(text, parts); };
 }
 
-/// Matches of a string.
+/// Cuts a text at the matches of a string.
 Cut CutByString(const std::string& what) {
   return [what](std::string_view text, std::vector<Part>& parts) {
     size_t done = 0;
@@ -108,7 +108,7 @@ Cut Inverted(Cut cut) {
   };
 }
 
-/// A space before every word, or before the first one, that has none.
+/// Adds a space before every word, or before the first one, unless it has one.
 SplitStep PrependTo(bool first_only, const std::string& what) {
   return [=](Words& words) {
     for (Word& word : words.list)

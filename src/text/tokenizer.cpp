@@ -30,8 +30,8 @@ bool IsIn(const fs::path& file, const fs::path& folder) {
   return std::ranges::mismatch(folder, file).in1 == folder.end();
 }
 
-/// A folder of strangers may have links that lead to private files of the user, which must not get into checkpoints:
-/// links may lead to files of the same folder only. In the cache of the Hugging Face hub, snapshots/REVISION has links
+/// A folder from others may have links that lead to private files of the user, which must not get into checkpoints:
+/// links may only lead to files in the same folder. In the cache of the Hugging Face hub, snapshots/REVISION has links
 /// to files in blobs.
 std::string WithinFolder(const fs::path& path) {
   const fs::path file = fs::canonical(path), folder = fs::canonical(path.parent_path());

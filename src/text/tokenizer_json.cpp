@@ -33,8 +33,8 @@ std::vector<AddedToken> ReadAddedTokens(const JsonReader& json) {
   return tokens;
 }
 
-/// Gives added tokens their places among the others. Like Hugging Face, which counts them up from the size of the
-/// vocabulary; where a file says otherwise, ids would depend on who reads it.
+/// Gives added tokens their ids. Hugging Face counts them up from the size of the vocabulary; a file with other ids is
+/// refused, because programs would read it differently.
 void AddNames(const JsonReader& json, const std::vector<AddedToken>& added, TokenIds& names) {
   std::unordered_map<int32_t, std::string> by_id;
   for (const auto& [name, id] : names) by_id.emplace(id, name);
@@ -50,7 +50,7 @@ void AddNames(const JsonReader& json, const std::vector<AddedToken>& added, Toke
   }
 }
 
-/// The tokens before and after a text, if the post-processor adds such.
+/// The tokens before and after a text, if the post-processor adds any.
 struct Around {
   std::optional<int32_t> before, after;
 };
@@ -91,7 +91,7 @@ void ReadPostProcessor(const JsonReader& json, Around& around) {
   }
 }
 
-/// What one thread needs to encode.
+/// The memory that one thread needs to encode.
 struct Workspace {
   explicit Workspace(const BpeModel& model) : bpe(model) {}
   BpeEncoder bpe;
@@ -133,7 +133,7 @@ class JsonTokenizer final : public Tokenizer {
     idle_.push_back(std::move(workspace));
   }
 
-  /// What begins with an added token depends on nothing before it.
+  /// Text from an added token on does not depend on the text before it.
   std::vector<size_t> CutsOf(std::string_view text) const override {
     std::vector<Section> sections;
     added_->Split(text, sections);
@@ -196,7 +196,7 @@ class JsonTokenizer final : public Tokenizer {
     }
     for (const AddedToken& token : added) {
       special[static_cast<size_t>(token.id)] = token.special;
-      std::string content = token.content;  // decoded as it is found
+      std::string content = token.content;  // decoded unchanged
       for (size_t i = 0; token.normalized && i < normalizer_.size(); ++i) normalizer_[i](content);
       texts[static_cast<size_t>(token.id)] = decoder.text_of(content);
     }

@@ -15,7 +15,7 @@ size_t LengthOf(unsigned char first) {
   return first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
 }
 
-/// Whether `second` may follow `first`: excludes overlong forms, surrogates and what is above U+10FFFF.
+/// Whether `second` may follow `first`: excludes overlong forms, surrogates and code points above U+10FFFF.
 bool MayFollow(unsigned char first, unsigned char second) {
   if ((second & 0xc0) != 0x80) return false;
   switch (first) {
@@ -34,7 +34,7 @@ bool MayFollow(unsigned char first, unsigned char second) {
 
 unsigned char Byte(std::string_view text, size_t at) { return static_cast<unsigned char>(text[at]); }
 
-/// How many bytes of text[at ...] are the beginning of a character with this length.
+/// How many bytes of text[at ...] are the beginning of a character of this length.
 size_t GoodBytes(std::string_view text, size_t at, size_t length) {
   size_t good = 1;
   while (good < length && at + good < text.size() &&

@@ -1,4 +1,4 @@
-// The words for ranks and instructions in pictures and traces.
+// The labels of ranks and instructions in pictures and traces.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-/// "F2": role and microbatch; only the role for what runs once per step.
+/// "F2": role and microbatch; only the role for jobs that run once per step.
 std::string JobLabel(const Op& op, const Instruction& instruction);
 
 /// "rank 3, stage 1"; "rank 0 (of 32 alike), stage 0".

@@ -1,5 +1,5 @@
-// Ranks issue the transfers of a channel in the same order (CheckWorld proves it). So a transfer is its channel and its
-// number in the order of each member's program.
+// Ranks issue the transfers of a channel in the same order (CheckWorld proves it). So channel and sequence number
+// identify a transfer.
 #include "timeline/meetings.hpp"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-/// Of a group: its axes and lowest rank. Of messages: sender and receiver.
+/// Identifies a channel. A group: its axes and lowest rank. Messages: sender and receiver.
 struct ChannelKey {
   Lane lane = Lane::kCompute;
   AxisSet axes;
@@ -29,13 +29,12 @@ std::vector<int> SpanOfInstruction(const Track& track) {
 
 struct Entry {
   ChannelKey channel;
-  int number = 0;  ///< in its channel
+  int number = 0;  ///< sequence number in its channel
   SpanAt at;
   auto operator<=>(const Entry&) const = default;
 };
 
-/// `key_of(track, instruction, op)` returns the key of a channel; its lane is kCompute if the instruction is none of
-/// those asked for.
+/// `key_of(track, instruction, op)` returns the key of a channel; its lane is kCompute for an instruction to skip.
 template <typename KeyOf>
 std::vector<Meeting> Collect(const std::vector<Track>& tracks, KeyOf key_of) {
   std::vector<Entry> entries;
@@ -72,7 +71,7 @@ class Peers {
       by_stage_[track.program->stage].push_back(&track);
     }
   }
-  /// The lowest rank of the track that has the times of the peer of `track` on `stage`; -1 if none has.
+  /// The lowest rank of the track with the times of `track`'s peer on `stage`; -1 if there is none.
   int Of(const Track& track, int stage) const {
     Coordinate there = track.program->mesh.CoordinateOf(track.rank);
     there[Axis::kPp] = stage;

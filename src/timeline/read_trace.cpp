@@ -1,4 +1,4 @@
-// The reader of what trace_json.cpp writes. Events are read one by one and dropped, since a trace may have millions.
+// The reader of trace_json.cpp's output. Events are read one by one and dropped, since a trace may have millions.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kEventDepth = 2;  // of the objects in "traceEvents"
+constexpr int kEventDepth = 2;  // depth of the objects in "traceEvents"
 
 class TraceReader {
  public:
@@ -40,7 +40,7 @@ class TraceReader {
     throw UserError(ExitStatus::kData, fmt::format("{}: is not a trace of this program: {}", path_, why));
   }
 
-  /// Everything but the events, which are added.
+  /// Parses everything but the events, which are added one by one.
   json Parse(const std::string& text) {
     const auto keep = [this](int depth, const json& object) {
       if (depth != kEventDepth || !object.contains("ph")) return true;

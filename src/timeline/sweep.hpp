@@ -8,15 +8,15 @@
 
 namespace espalier {
 
-/// What a rank does between two moments at which nothing changes.
+/// The activity of a rank between two moments without a change.
 struct Interval {
   double begin_us = 0, end_us = 0;
   int kernel = -1;   ///< the instruction that runs on the compute lane, or -1
-  int exposed = -1;  ///< the CommAxis that holds up the compute lane, or -1
+  int exposed = -1;  ///< the CommAxis that blocks the compute lane, or -1
   ByCommAxis<bool> transfers{};
 };
 
-/// The axes of which a lane transfers.
+/// The axes on which a lane transfers.
 inline ByCommAxis<bool> TransfersOf(const LaneHeads& heads) {
   ByCommAxis<bool> axes{};
   for (Lane lane : kLanes)
@@ -24,7 +24,7 @@ inline ByCommAxis<bool> TransfersOf(const LaneHeads& heads) {
   return axes;
 }
 
-/// Adds `us` of what happens in this interval.
+/// Adds `us` of this interval's activities.
 void Count(Breakdown& total, const Interval& interval, double us);
 
 /// Calls visit(Interval) for consecutive intervals from 0 to `step_us`; they are of positive length.
@@ -35,7 +35,7 @@ void Sweep(const Track& track, double step_us, Visit visit) {
   for (Lane lane : kLanes) heads.head[lane] = lanes[lane].empty() ? nullptr : &InstructionOf(track, lanes[lane][0]);
   for (double now = 0; now < step_us;) {
     double next = step_us;
-    // Everything that happens at this moment, then the time of the next change. A lane may have instructions of no
+    // Handles all events at this moment, then finds the time of the next change. A lane may have instructions of zero
     // length.
     for (Lane lane : kLanes)
       for (int& done = heads.done[lane]; done < std::ssize(lanes[lane]);) {

@@ -1,5 +1,5 @@
 // Chrome's trace event format ("Trace Event Format", Google 2016), as Perfetto reads it. Times are in microseconds with
-// three decimals: nanoseconds.
+// three decimals, so in nanoseconds.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-/// Nanoseconds as microseconds. Begin and end are rounded alike, so that neighbours on a lane never overlap.
+/// Nanoseconds as microseconds. Begin and end are rounded in the same way, so that neighbours on a lane never overlap.
 struct Time {
   int64_t ns = 0;
 };
@@ -34,7 +34,7 @@ struct fmt::formatter<espalier::Time> {
 namespace espalier {
 namespace {
 
-constexpr size_t kBytesPerSpan = 320;  // about; most are shorter
+constexpr size_t kBytesPerSpan = 320;  // approximate; most are shorter
 
 /// Lane order from 1: Perfetto takes thread 0 of process 0 for the idle thread of a machine.
 int ThreadOf(Lane lane) { return static_cast<int>(lane) + 1; }
@@ -107,7 +107,7 @@ class TraceWriter {
     Append(R"("layer":{},"bytes":{},"waiting_us":{}}}}})", op.layer, BytesOf(track, instruction), wait);
   }
 
-  /// What a kernel reads and writes; what a transfer sends, or receives if it is a recv.
+  /// The bytes that a kernel reads and writes, or that a transfer sends, or receives if it is a recv.
   int64_t BytesOf(const Track& track, const Instruction& instruction) {
     const Op& op = track.program->graph->op(instruction.op);
     if (instruction.lane == Lane::kCompute || op.kind == OpKind::kRecv) return OperandBytes(instruction);
@@ -133,8 +133,8 @@ class TraceWriter {
     }
   }
 
-  /// An arrow leaves where the send begins and arrives in the last nanosecond of the recv: an end must be inside of the
-  /// event that it belongs to.
+  /// An arrow starts at the begin of the send and ends in the last nanosecond of the recv: an end must be inside its
+  /// event.
   void WriteArrowEnd(const SpanAt& at, int id, bool leaves) {
     const Track& track = timeline_.tracks[static_cast<size_t>(at.track)];
     const Span& span = track.spans[static_cast<size_t>(at.span)];
@@ -148,7 +148,7 @@ class TraceWriter {
   const Timeline& timeline_;
   std::string text_;
   size_t events_ = 0;
-  std::map<int, int64_t> bytes_;  ///< of the current track, by op
+  std::map<int, int64_t> bytes_;  ///< bytes of the current track, by op
 };
 
 }  // namespace

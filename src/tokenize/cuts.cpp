@@ -1,6 +1,6 @@
 // A place is good if the text around it, encoded as a whole, ends with the ids of the text after it alone. Words,
-// merges and normalization look at most a few words ahead, so that what holds for 16 KiB on both sides holds for the
-// whole.
+// merges and normalization look ahead at most a few words, so a place that is good for 16 KiB on both sides is good for
+// the whole text.
 #include "tokenize/cuts.hpp"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ bool EndsWith(const std::vector<int32_t>& ids, const std::vector<int32_t>& end) 
   return ids.size() >= end.size() && std::equal(end.rbegin(), end.rend(), ids.rbegin());
 }
 
-/// Without a character at the beginning or the end of which a part is missing.
+/// Removes characters at the beginning or end of which a part is missing.
 std::string WholeCharacters(std::string text) {
   text.resize(text.size() - UnfinishedBytes(text));
   size_t begin = 0;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMaxGrid = int64_t{64} << 10, kMaxLine = int64_t{1} << 30, kBlock = int64_t{1} << 20;
 
-/// The lines that begin in a slice, whole: from the first line end before it to the first one at its end.
+/// The whole lines that begin in a slice: from the first line end before it to the first one at its end.
 std::string WholeLines(const Slice& slice, int64_t& begin) {
   begin = std::max<int64_t>(0, slice.begin - 1);
   std::string text = ReadRange(slice.path, begin, slice.end);
@@ -34,7 +34,7 @@ std::string WholeLines(const Slice& slice, int64_t& begin) {
   return text;
 }
 
-/// The text of a line; `why` says what is wrong if there is none.
+/// The text of a line; if there is none, `why` gives the reason.
 bool TextOf(std::string_view line, const std::string& field, std::string& text, std::string& why) {
   try {
     const nlohmann::json object = nlohmann::json::parse(line);

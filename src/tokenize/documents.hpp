@@ -11,21 +11,21 @@
 
 namespace espalier {
 
-/// Bytes [begin, end) of a file: of a text these bytes (cut at a good place nearby), of lines those that begin there.
+/// Bytes [begin, end) of a file: a range of a text (cut at a good place nearby), or the lines that begin in the range.
 struct Slice {
   std::string path;
-  int64_t bytes = 0;  ///< of the file
+  int64_t bytes = 0;  ///< size of the file
   int64_t begin = 0, end = 0;
 };
 
-/// The lines of a .jsonl that begin in a slice: calls `on_text` with the text of each document. Returns how many lines
-/// were skipped, which happens with job.skip_bad only; otherwise throws UserError (kData) with file and line.
+/// The lines of a .jsonl that begin in a slice: calls `on_text` with the text of each document. Returns the number of
+/// skipped lines; only with job.skip_bad, otherwise it throws UserError (kData) with file and line.
 int64_t ReadLines(const Slice& slice, const TokenizeJob& job, const std::function<void(std::string_view)>& on_text);
 
-/// The tokens of some slices, with those around each document.
+/// The tokens of some slices, including the ones around each document.
 struct PartTokens {
   std::vector<int32_t> ids;
-  int64_t documents = 0;  ///< that end here
+  int64_t documents = 0;  ///< documents that end here
   int64_t bad_lines = 0;
 };
 

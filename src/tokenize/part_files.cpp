@@ -20,12 +20,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A part's file: this, then int32 ids.
+/// A part's file: this header, then int32 ids.
 struct Header {
   std::array<char, 8> magic = {'E', 'S', 'P', 'P', 'A', 'R', 'T', '1'};
   int64_t tokens = 0, documents = 0, bad_lines = 0;
   uint32_t ids_crc = 0;  ///< CRC-32C of the ids
-  uint32_t crc = 0;      ///< of what is above
+  uint32_t crc = 0;      ///< checksum of the fields above
 };
 constexpr size_t kCheckedBytes = sizeof(Header) - sizeof(uint32_t);
 constexpr size_t kBlockIds = size_t{1} << 18;

@@ -1,4 +1,4 @@
-// The folder OUTPUT.parts: what is done of a job.
+// The folder OUTPUT.parts: the finished parts of a job.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@
 
 namespace espalier {
 
-/// What the file of a part says about it.
+/// The summary that the file of a part records.
 struct PartSummary {
   int64_t tokens = 0, documents = 0, bad_lines = 0;
 };
 
-/// Owns the folder: one process at a time. Throws UserError: kFault for what cannot be written, kData for a folder in
-/// use, and for one of another job.
+/// Owns the folder: one process at a time. Throws UserError: kFault for a failed write, kData for a folder that is in
+/// use or belongs to another job.
 class PartFiles {
  public:
-  /// `job` says everything that the ids depend on, a line each.
+  /// `job` lists everything on which the ids depend, one item per line.
   PartFiles(std::string folder, const std::string& job);
   PartFiles(const PartFiles&) = delete;
   PartFiles& operator=(const PartFiles&) = delete;
   ~PartFiles();
 
-  /// The part, if it is done and its file is whole.
+  /// The part, if it is finished and its file is whole.
   std::optional<PartSummary> Find(int64_t part) const;
   /// Writes a part under a temporary name and renames it.
   void Write(int64_t part, const PartTokens& tokens) const;

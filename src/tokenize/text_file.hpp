@@ -1,4 +1,4 @@
-// Files of text, read in pieces.
+// Text files, read in parts.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-/// Bytes [begin, end) of a file, as many of them as it has. Throws UserError (kData) if it cannot be read.
+/// Bytes [begin, end) of a file, up to its end. Throws UserError (kData) if it cannot be read.
 std::string ReadRange(const std::string& path, int64_t begin, int64_t end);
 
 /// Bytes of a file. Throws UserError (kData).
@@ -15,7 +15,7 @@ int64_t FileBytes(const std::string& path);
 /// The line of a byte, from 1.
 int64_t LineOf(const std::string& path, int64_t offset);
 
-/// A file whose lines are documents.
+/// Whether the lines of a file are documents.
 bool HasLines(const std::string& path);
 
 }  // namespace espalier

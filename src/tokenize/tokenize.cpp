@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using Parts = std::vector<std::vector<Slice>>;
 
-// What --show holds at a time: lines of documents, or a text.
+// Limits of the memory of --show: lines of documents, or a text.
 constexpr int64_t kShownBytes = int64_t{64} << 20;
 constexpr FileKind kShownText = {.what = "text to show", .most_bytes = int64_t{1} << 30};
 
@@ -47,7 +47,7 @@ Parts PlanParts(const std::vector<std::string>& files, int64_t bytes) {
   return parts;
 }
 
-/// Everything that the ids depend on, a line each.
+/// Everything on which the ids depend, one item per line.
 std::string Describe(const Tokenizer& tokenizer, const TokenizeJob& job, const std::vector<std::string>& files) {
   const auto token = [](const std::optional<int32_t>& id) { return id ? fmt::format("{}", *id) : "none"; };
   std::string text =
@@ -94,7 +94,7 @@ std::vector<std::string> OutputPaths(const TokenizeJob& job, int64_t tokens) {
   return paths;
 }
 
-/// Does what is left of the parts, on several threads; the first error stops the others.
+/// Encodes the remaining parts, on several threads; the first error stops the others.
 void DoParts(const Tokenizer& tokenizer, const TokenizeJob& job, const Parts& parts, const PartFiles& files,
              TokenizeResult& result) {
   std::vector<size_t> left;
@@ -126,7 +126,7 @@ void SyncFolder(const std::string& file) {
   close(fd);
 }
 
-/// Writes all parts, one after the other, to the outputs: each is complete when it gets its name.
+/// Writes all parts, in order, to the outputs: each is complete when it gets its name.
 void Merge(const Tokenizer& tokenizer, const TokenizeJob& job, const PartFiles& files, const TokenizeResult& result) {
   const TokenWidth width = WidthFor(tokenizer.vocab());
   const int64_t most = job.shard_tokens > 0 ? job.shard_tokens : std::max<int64_t>(1, result.tokens);
@@ -167,7 +167,7 @@ TokenizeResult Tokenize(const Tokenizer& tokenizer, const TokenizeJob& job) {
   const Parts parts = PlanParts(good, job.part_bytes);
   const std::string folder = job.output + ".parts";
   const std::string first = OutputPaths(job, 0).front();
-  // With parts, an output is one that was committed just before the end.
+  // If the folder with parts exists, the output was committed just before the job ended.
   if (fs::exists(first) && !fs::exists(folder))
     throw UserError(ExitStatus::kDeck, fmt::format("command line: -o: {} exists: remove it, or choose another", first));
   const PartFiles files(folder, Describe(tokenizer, job, good));

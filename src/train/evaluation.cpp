@@ -39,7 +39,7 @@ double Evaluation::Loss() const {
   return loss / static_cast<double>(counted);
 }
 
-/// Of all ranks: documents that are isolated make it differ from batch to batch. Ranks of a data-parallel and
+/// Counts the targets of all ranks; with isolated documents the number varies by batch. Ranks of one data-parallel and
 /// context-parallel coordinate hold the same ones.
 int64_t Evaluation::CountTargets(const Batch& batch) const {
   int64_t own = 0;
@@ -52,7 +52,7 @@ int64_t Evaluation::CountTargets(const Batch& batch) const {
   return std::stoll(world_.Broadcast(std::to_string(sum))) / copies;
 }
 
-/// Targets below 0 are not counted.
+/// Targets below 0 do not count.
 void Evaluation::MaskRows(Microbatch& microbatch, int64_t index, int64_t rows) const {
   const BatchLayout& layout = programs_.layout();
   const int64_t width = static_cast<int64_t>(layout.positions.size());

@@ -13,7 +13,7 @@ class Evaluation {
   /// `programs` must have an evaluation program, and outlive this.
   Evaluation(const Deck& deck, const Programs& programs, World& world, std::unique_ptr<TokenSource> source);
 
-  /// Mean loss over the first validate_sequences samples (0: all) by target; rows past the end are not counted.
+  /// Mean loss over the targets of the first validate_sequences samples (0: all); rows past the end do not count.
   /// Collective; throws AgreedError if a rank cannot read its samples.
   double Loss() const;
 

@@ -21,7 +21,7 @@ ExitStatus StatusOf(const Outcome& outcome, bool saved) {
   return outcome.stopped ? ExitStatus::kStopped : ExitStatus::kDone;
 }
 
-/// Ranks that share a GPU cannot tell their memory apart.
+/// Ranks that share a GPU cannot measure their memory separately.
 bool TellsOutside(const Run& run) {
   return run.device.Kind() == DeviceKind::kCuda && run.device.Computes() &&
          run.deck().run.transport == Transport::kNccl;
@@ -41,7 +41,7 @@ void ReportEnd(const Run& run, ExitStatus status) {
         Gigabytes(most_outside), planned));
 }
 
-/// How well the machine could wait. Collective.
+/// Reports how exactly the machine could wait. Collective.
 void ReportLateness(const Run& run, const Outcome& outcome) {
   if (run.device.Computes()) return;
   constexpr double kMillion = 1e6, kWorthSaying = 0.005;
@@ -69,9 +69,9 @@ void SayEnd(const Run& run, const Outcome& outcome, ExitStatus status) {
   for (const BlockLine& line : EndBlock(run, outcome, status)) run.reporter.SayLine(line);
 }
 
-/// Throws if the run failed; on every rank the same.
+/// Throws if the run failed, the same on every rank.
 void ThrowIfFailed(const Run& run, const Outcome& outcome, ExitStatus status, bool saved) {
-  if (outcome.ruined) throw AgreedError(*outcome.error);  // it says how to go on
+  if (outcome.ruined) throw AgreedError(*outcome.error);  // its message has the remedy
   if (outcome.error)
     throw AgreedError(status, fmt::format("{}; {}", outcome.error->what(), FinalState(run, outcome, saved)));
   if (saved) return;
@@ -90,7 +90,7 @@ ExitStatus Finish(const Run& run, const Outcome& outcome) {
   const bool saved = run.checkpoints.Finish();
   const ExitStatus status = StatusOf(outcome, saved);
   ReportEnd(run, status);
-  run.world.Barrier();  // from here on, a heartbeat that is gone says that its rank has ended in order
+  run.world.Barrier();  // from here on, a missing heartbeat means that its rank has ended in order
   run.watch.End();
   FaultPoint("end");
   OnAllRanks(run.world, [&] {

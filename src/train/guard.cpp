@@ -47,7 +47,7 @@ std::string OwnFirst(const Programs& programs, int64_t step, int rank) {
 }
 
 struct MeanAndDeviation {
-  double mean = 0, deviation = 0;  ///< of the sample
+  double mean = 0, deviation = 0;  ///< mean and deviation of the window
 };
 
 MeanAndDeviation MeanAndDeviationOf(const std::vector<StepSeen>& window, float StepSeen::*number) {

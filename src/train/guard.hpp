@@ -1,4 +1,4 @@
-// What a run does after a step whose loss or gradient norm is not finite, or a spike. The update op reads the flag
+// How a run reacts to a step whose loss or gradient norm is not finite or a spike. The update op reads the flag
 // `apply`, so such a step has changed no weight; limits of loss and norm are inputs of the op that sets it.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-/// Above which a step is a spike; infinity: never.
+/// Limits above which a step is a spike; infinity: never.
 struct SpikeLimits {
   float loss = std::numeric_limits<float>::infinity();
   float norm = std::numeric_limits<float>::infinity();
@@ -28,22 +28,22 @@ class Guard {
   /// `window`: the accepted steps before the first one, from the checkpoint.
   Guard(const Deck& deck, std::vector<StepSeen> window);
 
-  /// Limits are taken from the steps before, so a step must not begin before the one before it is judged.
+  /// Limits follow from the previous steps, so a step must not begin before the previous one is judged.
   bool WatchesSpikes() const { return deck_.guard.spike_z > 0; }
-  /// The limits that the update of the next step obeys: none if a spike is only warned of.
+  /// The limits that the next step's update obeys: none if spikes only cause a warning.
   SpikeLimits LimitsOfUpdate() const;
-  /// All ranks see the same numbers and come to the same verdict.
+  /// All ranks see the same numbers and reach the same verdict.
   Verdict Judge(float loss, float norm);
-  /// After a save that found copies of the state to differ.
+  /// Call it after a save that found copies of the state to differ.
   Verdict JudgeCorruption();
-  /// What was wrong with the step that was judged last if it was a spike, with the numbers; else empty.
+  /// A description, with numbers, of the step that was judged last if it was a spike; otherwise empty.
   const std::string& Spike() const { return spike_; }
   /// The limit of the deck that was exceeded: " (guard.max_rollbacks = 3 times it was rolled back)"; empty if none was.
   std::string Limit() const;
 
   /// The last accepted steps, oldest first, at most spike_window; empty with spike_z = 0.
   const std::vector<StepSeen>& window() const { return window_; }
-  /// After a rollback: the window of the checkpoint.
+  /// Call it after a rollback, with the window of the checkpoint.
   void GoBackTo(std::vector<StepSeen> window);
 
  private:
@@ -53,10 +53,10 @@ class Guard {
   Verdict JudgeSpike();
 
   const Deck& deck_;
-  int64_t skips_ = 0;  ///< in a row
+  int64_t skips_ = 0;  ///< consecutive skips
   int64_t rollbacks_ = 0;
   std::vector<StepSeen> window_;
-  SpikeLimits limits_;  ///< of the next step
+  SpikeLimits limits_;  ///< limits of the next step
   std::string spike_;
 };
 

@@ -9,9 +9,9 @@ namespace espalier {
 
 /// Owns objects of any type until its own end, then destroys them in reverse order of their creation.
 ///
-/// Nothing of a run may be destroyed while an error of one rank unwinds the stack: a destructor may wait for another
-/// rank (a save in flight, a communicator), and a heartbeat file that disappears says that its rank has ended in order.
-/// So the parts of a run belong to an object outside of the try block, whose handlers end the job.
+/// No part of a run may be destroyed while an error of one rank unwinds the stack: a destructor may wait for another
+/// rank (a save in flight, a communicator), and a removed heartbeat file means that its rank has ended in order. So the
+/// parts of a run belong to an object outside of the try block, whose handlers end the job.
 class Parts {
  public:
   Parts() = default;

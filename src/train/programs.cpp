@@ -28,7 +28,7 @@ void FillInput(const Runnable& runnable, std::string_view name, int microbatch, 
                                   std::ssize(numbers) * static_cast<int64_t>(sizeof(int32_t)));
 }
 
-/// By name: offset and bytes of what a program keeps from step to step.
+/// By name: offset and bytes of the values that a program keeps from step to step.
 std::map<std::string, std::pair<int64_t, int64_t>> KeptOf(const Program& program) {
   std::map<std::string, std::pair<int64_t, int64_t>> kept;
   for (const PersistentBuffer& buffer : program.persistent)
@@ -37,7 +37,7 @@ std::map<std::string, std::pair<int64_t, int64_t>> KeptOf(const Program& program
   return kept;
 }
 
-/// Steps of all sizes go on with the states and copies of the step before; other programs read some of them.
+/// Steps of all sizes continue with the states and copies of the previous step; other programs read some of them.
 void RequireSamePlaces(const Program& training, const Program& other) {
   const auto places = KeptOf(training);
   for (const auto& [name, place] : KeptOf(other)) {

@@ -21,14 +21,14 @@ struct Runnable {
 
   /// Fills every input. Programs share the memory above the states, so every input must be filled before each step.
   void Fill(const Batch& batch, const std::vector<int64_t>& positions) const;
-  /// What the optimizer reads in step `step` (from 1): its number, the learning rates, and no limits of loss and norm.
+  /// Inputs of the optimizer in step `step` (from 1): its number, the learning rates, and no limits of loss and norm.
   void FillScalars(const Deck& deck, int64_t step) const;
 };
 
 /// The part of a global batch that the rank at `coordinate` holds.
 BatchLayout LayoutOfBatch(const Compilation& compilation, const Coordinate& coordinate);
 
-/// Training with steps of one size, and what the programs of other ranks are made from.
+/// Training with steps of one size, and the compilation from which the programs of other ranks are made.
 struct Training {
   Compilation compilation;
   Runnable runnable;
@@ -44,20 +44,20 @@ class Programs {
   /// `device` must outlive this. Collective.
   Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device);
 
-  /// How many sequences each step has.
+  /// The number of sequences of each step.
   const BatchRamp& ramp() const { return ramp_; }
   /// The training program that `step` runs.
   const Training& TrainingOf(int64_t step) const { return trainings_[static_cast<size_t>(ramp_.IndexOf(step))]; }
-  /// Of all sizes, the largest last.
+  /// Trainings of all batch sizes, the largest last.
   const std::vector<Training>& trainings() const { return trainings_; }
-  /// How long it took to compile these, in milliseconds.
+  /// Time to compile these, in milliseconds.
   double training_compile_ms() const { return training_compile_ms_; }
 
-  /// What does not depend on the size of a step: that of batch.global sequences.
+  /// For properties that do not depend on the batch size: the compilation for batch.global sequences.
   const Compilation& compilation() const { return trainings_.back().compilation; }
   const Coordinate& coordinate() const { return coordinate_; }
   const Arena& arena() const { return *arena_; }
-  /// That this rank could have had, before it took the arena; what it shares with other ranks counts whole.
+  /// Memory that was free for this rank before it took the arena; memory shared with other ranks counts in full.
   int64_t free_bytes() const { return free_bytes_; }
   Device& device() const { return device_; }
 
@@ -69,7 +69,7 @@ class Programs {
   const Runnable* evaluate() const { return evaluate_ ? &*evaluate_ : nullptr; }
 
   /// Makes the copies of this rank's master weights in the compute type, which all programs read and training updates.
-  /// Must follow whatever else writes masters.
+  /// Call it after anything else has written masters.
   void CopyWeights() const;
 
   /// Every state of every stage, and this rank's shards of them.

@@ -1,4 +1,4 @@
-// Setup: what a run consists of.
+// Setup: the parts of a run.
 #pragma once
 
 #include <string>
@@ -29,27 +29,27 @@ struct StartTimes {
   double state_ms = 0;   ///< weights and moments
 };
 
-/// A run that is set up: its parts are complete, and none is replaced until the run has ended. What changes from step
-/// to step is in StepLoop.
+/// A run that is set up: its parts are complete, and none is replaced until the run has ended. State that changes from
+/// step to step is in StepLoop.
 struct Run {
   // The job.
   const RunOptions& options;
   World& world;
-  const std::string faults;  ///< made on purpose (ESPALIER_FAULT), in words; empty: none
+  const std::string faults;  ///< injected faults (ESPALIER_FAULT), in words; empty: none
 
-  // What to train.
+  // Model and data.
   const Start& start;
 
-  // What computes.
+  // Devices and programs.
   const Threads threads;
   const Device& device;
   WorldCheck& world_check;  ///< rank 0 checks in the background that the programs of all ranks fit together
   const Programs& programs;
   const InstructionTimes& instruction_times;
   MeasuredCosts& measured_costs;
-  const Evaluation* const evaluation;  ///< null: the deck asks for no validation
+  const Evaluation* const evaluation;  ///< null: the deck has no validation
 
-  // What watches, reports, saves and stops.
+  // Watching, reporting, saving and stopping.
   Watch& watch;
   const PeakRate peak;  ///< on rank 0
   Reporter& reporter;
@@ -57,15 +57,15 @@ struct Run {
   StopReasons& stop_reasons;
   Tracer& tracer;
 
-  /// The deck with the device that was chosen.
+  /// The deck with the chosen device.
   const Deck& deck() const { return start.deck(); }
   bool IsRankZero() const { return world.Rank() == 0; }
-  /// So many times as long as reported does a step take: run.dilation on a device that waits.
+  /// A step takes this multiple of the reported time: run.dilation on a device that waits.
   double Dilation() const { return device.Computes() ? 1 : deck().run.dilation; }
 };
 
 /// Chooses threads and devices, compiles, takes the memory of every rank, and opens metrics.jsonl and the checkpoints.
-/// `log` is led to the report; `parts` owns what is made. Writes the chosen device into the deck of `start`.
+/// `log` is connected to the report; `parts` owns the new objects. Writes the chosen device into the deck of `start`.
 /// Collective.
 Run SetUp(const RunOptions& options, std::string faults, Start& start, World& world, MpiWorld* mpi, RunLog& log,
           Parts& parts);

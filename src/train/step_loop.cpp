@@ -23,7 +23,7 @@ const FaultStages kStepLoopStages = {"step"};
 
 constexpr size_t kLossesKept = 100;
 
-/// The parts of a step that the device itself cannot tell apart.
+/// The parts of a step that the device's own clocks cannot separate.
 void TakeParts(StepRecord& record, const Breakdown& traced) {
   record.compute_ms = traced.compute_us * 1e-3;
   record.idle_ms = traced.idle_us * 1e-3;
@@ -31,7 +31,7 @@ void TakeParts(StepRecord& record, const Breakdown& traced) {
   record.exposed_comm_ms = record.comm->ExposedMs();
 }
 
-/// What else may get a run past a step that stopped it.
+/// A setting that may get a run past a step that stopped it.
 std::string TrySetting(const Deck& deck, bool spike) {
   if (spike && deck.guard.on_spike == OnSpike::kStop)
     return "guard.on_spike=rollback or skip, or a higher guard.spike_z";
@@ -78,12 +78,12 @@ Outcome StepLoop::Train() {
 
 // Steps.
 
-/// Nothing has to happen between the step to begin and the one before it.
+/// Whether the next step may begin before the previous one is awaited.
 bool StepLoop::MayBegin() {
   if (NoStepInFlight()) return true;
-  if (guard_.WatchesSpikes()) return false;  // the limits of a step follow from the one before it
+  if (guard_.WatchesSpikes()) return false;  // the limits of a step follow from the previous one
   const int64_t last = in_flight_.back().step;
-  if (ramp().IndexOf(last) != ramp().IndexOf(last + 1)) return false;          // their programs share the memory
+  if (ramp().IndexOf(last) != ramp().IndexOf(last + 1)) return false;          // the programs share memory
   if (run_.tracer.Traces(last) || run_.tracer.Traces(last + 1)) return false;  // one timed step at a time, alone
   if (run_.measured_costs.Times(last) || run_.measured_costs.Times(last + 1)) return false;
   return phase_ != Phase::kDraining && !save_due_ && last < deck().run.steps &&
@@ -91,12 +91,12 @@ bool StepLoop::MayBegin() {
          !ValidatesAfter(last) && AllHaveNextBatch();
 }
 
-/// 1 but before a step with more sequences.
+/// 1, except before a step with more sequences.
 double StepLoop::GrowthAfter(int64_t step) const {
   return static_cast<double>(ramp().SequencesOf(step + 1)) / static_cast<double>(ramp().SequencesOf(step));
 }
 
-/// The size of a start's first step is announced. After a rollback the batch may be smaller again.
+/// The size of a start's first step is in the announcement. After a rollback the batch may be smaller again.
 void StepLoop::SaySize(int64_t step) {
   const int64_t before = std::exchange(sequences_, ramp().SequencesOf(step));
   if (before != 0 && before != sequences_) run_.reporter.Grows(step, sequences_);
@@ -108,7 +108,7 @@ void StepLoop::BeginStep() {
   SaySize(step);
   const Runnable& runnable = run_.programs.TrainingOf(step).runnable;
   if (loader_ != nullptr) runnable.Fill(loader_->Next(), run_.programs.layout().positions);
-  // The wait for the batch counts as time of this step, although it was at the end of the step before.
+  // The wait for the batch counts as time of this step, although it happened at the end of the previous one.
   const std::chrono::duration<double, std::milli> waited(loader_ != nullptr ? loader_->wait_ms() : 0.0);
   StepInFlight next{step, LearningRate(deck(), step), waited.count(),
                     Clock::now() - std::chrono::duration_cast<Clock::duration>(waited)};
@@ -148,7 +148,8 @@ StepRecord StepLoop::AwaitStep() {
   return record;
 }
 
-/// After a step that the guard gives up: a rollback loads the weights again, an end never uses them.
+/// Called after a step that the guard gives up: a rollback loads the weights again, and an ending run no longer uses
+/// them.
 void StepLoop::DiscardStepsInFlight() {
   for (; !NoStepInFlight(); in_flight_.pop_front()) ExecutorOf(in_flight_.front().step).End();
 }
@@ -175,8 +176,8 @@ StepRecord StepLoop::RecordOf(const StepInFlight& step, const StepTimes& times) 
   return record;
 }
 
-// Batches. A step begins only if every rank has its batch: data that cannot be read stop the run after a whole step,
-// whose state is saved.
+// Batches. A step begins only if every rank has its batch: unreadable data stop the run after a whole step, whose state
+// is saved.
 
 std::unique_ptr<BatchLoader> StepLoop::NewLoader() const {
   if (run_.start.data.training == nullptr) return nullptr;
@@ -189,13 +190,13 @@ bool StepLoop::NextBatchIsUnread() {
   return loader_ != nullptr && NextStep() <= deck().run.steps && loader_->Await() != nullptr;
 }
 
-/// The ranks have agreed on it with their flags, except for the first step that is begun ahead.
+/// The ranks have agreed on it with their flags, except for the first step that begins ahead.
 bool StepLoop::AllHaveNextBatch() {
   if (read_to_ < NextStep() && run_.world.Or(NextBatchIsUnread() ? 1 : 0) == 0) read_to_ = NextStep();
   return read_to_ >= NextStep();
 }
 
-/// Throws the same on every rank if one of them could not read the next step's batch.
+/// Throws the same error on every rank if one of them could not read the next step's batch.
 void StepLoop::RequireBatch() {
   OnAllRanks(run_.world, [&] {
     if (const std::exception_ptr error = loader_->Await()) std::rethrow_exception(error);
@@ -204,8 +205,8 @@ void StepLoop::RequireBatch() {
 
 // Between steps.
 
-/// While a save is in flight, the flag `save` alone (from the clock or a person) is deferred: another save would only
-/// make training wait.
+/// While a save is in flight, the flag `save` alone (from the clock or the user) is deferred: another save would only
+/// block training.
 StepFlags StepLoop::AgreeOnFlags() {
   const bool unread = NextBatchIsUnread();
   const double beside_ms =
@@ -237,9 +238,9 @@ void StepLoop::StopOnError(Work work) {
   }
 }
 
-/// Finite weights may be wrecked all the same, and a skipped step is the first sign of it. So after a skipped step
-/// nothing is saved before the next finite one, unless the run ends.
-/// False if the state was given up instead: copies of it differ.
+/// Weights may be unusable although they are finite, and a skipped step is the first sign of it. So after a skipped
+/// step nothing is saved before the next finite one, unless the run ends.
+/// False if the state was given up because copies of it differ.
 bool StepLoop::Save() {
   const bool end = AllStepsDone() || Stopped();
   save_due_ = skipped_ && !end;
@@ -277,7 +278,7 @@ void StepLoop::Validate() {
   SaveUnlessThere();
 }
 
-// Steps that are not finite, or spikes.
+// Describes steps that are not finite, or spikes.
 
 std::string StepLoop::WhatIsWrong(const StepRecord& record) const {
   if (!guard_.Spike().empty()) return guard_.Spike();
@@ -313,7 +314,7 @@ bool StepLoop::PassesGuard(const StepRecord& record) {
   if (verdict == Guard::Verdict::kRollBack &&
       run_.watch.During(Activity::kSaving, [&] { return RollBack(reason, Samples::kPassOver); }))
     return false;
-  // This state is the one that the step before left.
+  // The state is still the previous step's.
   GiveUp(fmt::format("step {}: {}; its update was left out{}", record.step, reason, guard_.Limit()), WhatToTry());
   return false;
 }
@@ -331,8 +332,8 @@ std::string StepLoop::WhatToTry() const {
   return "a lower optimizer.lr, more lr.warmup_steps, " + TrySetting(deck(), !guard_.Spike().empty());
 }
 
-/// No step is at fault, so the steps since the last checkpoint are repeated with the same samples. A run that was asked
-/// to stop has no time for that.
+/// No step caused the corruption, so the steps since the last checkpoint are repeated with the same samples. A run that
+/// is asked to stop has no time for that.
 void StepLoop::AnswerCorruption(const Corruption& corruption) {
   run_.reporter.Corrupt(step_, corruption.ranks, corruption.text);
   const bool goes_back = !Stopped() && guard_.JudgeCorruption() == Guard::Verdict::kRollBack;
@@ -342,8 +343,8 @@ void StepLoop::AnswerCorruption(const Corruption& corruption) {
          "another node in place of the one that is named, and a test of its memory");
 }
 
-/// Loads the last checkpoint and continues from it, with the samples after those consumed so far or with the same
-/// again. False if there is no checkpoint.
+/// Loads the last checkpoint and continues from it, with the samples after those consumed so far, or with the same
+/// samples again. False if there is no checkpoint.
 bool StepLoop::RollBack(const std::string& reason, Samples samples) {
   const int64_t given_up = step_, consumed = ramp().SequencesUpTo(given_up) + run_.checkpoints.passed_over();
   const int64_t to = run_.checkpoints.RollBack();
@@ -354,7 +355,7 @@ bool StepLoop::RollBack(const std::string& reason, Samples samples) {
   run_.reporter.RolledBack(given_up, to, reason);
   losses_.clear();
   guard_.GoBackTo(run_.checkpoints.window());
-  loader_.reset();  // before the new one: only one may read the source
+  loader_.reset();  // before the new loader: only one may read the source
   loader_ = NewLoader();
   RequireBatch();
   return true;

@@ -1,9 +1,9 @@
 // The steps of a run: compute, judge, report, save, validate, until all are done or the run stops.
 //
-// Where the device can run steps ahead, the next step is begun before the loss of the last one is read. A step in
-// flight is one that was begun and not yet awaited. Saving, validating and stopping need the state after one step
-// exactly, so they wait until no step is in flight. After each awaited step all ranks agree on their flags (StepFlags),
-// and the flags decide the phase of the loop:
+// If the device can run steps ahead, the next step begins before the loss of the last one is read. A step in flight has
+// begun and is not yet awaited. Saving, validating and stopping need the state after exactly one step, so they wait
+// until no step is in flight. After each awaited step all ranks agree on their flags (StepFlags), and the flags decide
+// the phase of the loop:
 //
 //      no flag asks for a pause                  a save, a stop, or an unreadable batch; steps in flight
 //            +------+                     +----------------------------------------+
@@ -42,29 +42,29 @@ namespace espalier {
 /// How the steps of a run ended.
 struct Outcome {
   int64_t first_step = 0;            ///< the step that this start continued from
-  int64_t last_step = 0;             ///< the last one that was awaited
+  int64_t last_step = 0;             ///< the last awaited step
   bool stopped = false;              ///< before run.steps
-  std::optional<AgreedError> error;  ///< what ended the run
-  bool ruined = false;               ///< the state after the last step is not worth saving, and was not saved
-  double late_share = 0;             ///< of the time of all steps (StepTimes::late_ms)
+  std::optional<AgreedError> error;  ///< error that ended the run
+  bool ruined = false;               ///< the state after the last step is unusable, and was not saved
+  double late_share = 0;             ///< share of the time of all steps (StepTimes::late_ms)
 };
 
 /// Owns everything that changes from step to step. All public members are collective.
 class StepLoop {
  public:
-  /// The state is that after `first_step`. Begins to read batches. `run` must outlive this.
+  /// The state is the one after `first_step`. Begins to read batches. `run` must outlive this.
   StepLoop(const Run& run, int64_t first_step);
 
-  /// Runs steps until run.steps, a stop, or an error. A run that is to stop before its first step saves the state that
-  /// it began with, unless a checkpoint has it.
+  /// Runs steps until run.steps, a stop, or an error. A run that stops before its first step saves its initial state,
+  /// unless a checkpoint has it.
   Outcome Train();
 
  private:
   using Clock = std::chrono::steady_clock;
   enum class Phase : uint8_t { kRunning, kDraining, kStopped };  ///< see the drawing above
-  enum class Samples : uint8_t { kPassOver, kRepeat };           ///< those of the steps that a rollback gives up
+  enum class Samples : uint8_t { kPassOver, kRepeat };           ///< the samples of the steps that a rollback gives up
 
-  /// A step that was begun and not yet awaited.
+  /// A step that has begun and is not yet awaited.
   struct StepInFlight {
     int64_t step;
     double lr, data_ms;
@@ -75,7 +75,7 @@ class StepLoop {
   const BatchRamp& ramp() const { return run_.programs.ramp(); }
   Executor& ExecutorOf(int64_t step) const { return run_.programs.TrainingOf(step).executor(); }
 
-  // Where the loop is.
+  // The state of the loop.
   bool AllStepsDone() const { return step_ >= deck().run.steps; }
   bool Stopped() const { return phase_ == Phase::kStopped; }
   /// The state is the one after `step_`.
@@ -107,7 +107,7 @@ class StepLoop {
   bool ValidatesAfter(int64_t step) const;
   void Validate();
 
-  // Steps that are not finite, or spikes; states whose copies differ.
+  // Handling of steps that are not finite or spikes, and of states whose copies differ.
   bool PassesGuard(const StepRecord& record);
   bool RollBack(const std::string& reason, Samples samples);
   std::string WhatIsWrong(const StepRecord& record) const;
@@ -119,12 +119,12 @@ class StepLoop {
 
   // Progress.
   const int64_t first_step_;  ///< the step that this start continues from
-  int64_t step_;              ///< the last one that was awaited
+  int64_t step_;              ///< the last awaited step
   std::deque<StepInFlight> in_flight_;
-  int64_t sequences_ = 0;  ///< of the last step that was begun; 0: none was
+  int64_t sequences_ = 0;  ///< sequences of the last step that was begun; 0: none was
   Phase phase_ = Phase::kRunning;
   std::optional<AgreedError> error_;  ///< ends the run once its state is saved
-  bool ruined_ = false;               ///< by the last step: the state is not saved
+  bool ruined_ = false;               ///< the last step made the state unusable: it is not saved
 
   // Batches.
   std::unique_ptr<BatchLoader> loader_;  ///< null on a device that only waits
@@ -133,17 +133,17 @@ class StepLoop {
   // Judgement of steps.
   Guard guard_;
   int64_t proven_ = -1;         ///< the last step whose weights made a finite step
-  bool skipped_ = false;        ///< the guard left out the update of the last step
-  std::vector<double> losses_;  ///< of the last steps that were accepted, for the checkpoint
+  bool skipped_ = false;        ///< the guard skipped the update of the last step
+  std::vector<double> losses_;  ///< losses of the last accepted steps, for the checkpoint
 
   // Checkpoints.
   bool save_due_ = false;    ///< by checkpoint.every_steps; a skipped step defers the save
-  double save_wait_ms_ = 0;  ///< that training waited for saves since the last step was reported
+  double save_wait_ms_ = 0;  ///< time that training waited for saves since the last step was reported
 
   // Times.
-  Clock::time_point last_end_;  ///< of a step
+  Clock::time_point last_end_;  ///< end of the previous step
   double last_step_ms_ = 0;
-  double stepped_ms_ = 0, late_ms_ = 0;  ///< of all steps of this start
+  double stepped_ms_ = 0, late_ms_ = 0;  ///< sums over all steps of this start
   double slowest_validation_ms_ = 0;
 };
 

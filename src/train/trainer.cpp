@@ -38,11 +38,11 @@ ExitStatus NothingToDo(const Start& start, const World& world) {
       "training: {}\n",
       start.checkpoints.front(), *start.beyond, Counted(start.deck().run.steps, "step"),
       LongerRun(start.loaded, *start.beyond));
-  if (world.Rank() == 0) std::fputs(text.c_str(), stdout);  // which, unlike fmt::print, does not throw
+  if (world.Rank() == 0) std::fputs(text.c_str(), stdout);  // fputs does not throw, unlike fmt::print
   return ExitStatus::kDone;
 }
 
-/// Must come before anything starts a thread. A wrong deck is reported later, by all ranks together.
+/// Must be called before anything starts a thread. All ranks report a wrong deck together later.
 void ChooseHowThreadsWait(const RunOptions& options) {
   if (!std::filesystem::is_regular_file(options.arguments.deck)) return;  // a pipe can be read only once
   try {

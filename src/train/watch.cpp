@@ -35,7 +35,7 @@ void EndLate(int) {
   _exit(static_cast<int>(ExitStatus::kFault));
 }
 
-/// After the watch only MPI_Finalize is left, which waits for all ranks. An alarm limits that wait.
+/// After the watch only MPI_Finalize remains, which waits for all ranks. An alarm limits that wait.
 void LimitTheEnd(int rank, double seconds) {
   end_is_late = fmt::format(
       "espalier: rank {}: MPI has not ended for {:g} s: another rank or the network does not answer\n", rank, seconds);

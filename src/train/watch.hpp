@@ -19,7 +19,7 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  /// Ends the watch and removes the heartbeat. From then on the process has as long as a save may take to end.
+  /// Ends the watch and removes the heartbeat. From then on the process may take as long as a save to end.
   void End();
 
   /// Training begins or awaits `step`. The first step of a start keeps the activity kStart, whose limit is longer.

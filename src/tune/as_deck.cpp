@@ -15,7 +15,8 @@ bool IsDefault(const Deck& deck, const DeckKey& key) {
   return fallback != nullptr && Get(deck, key) == *fallback;
 }
 
-/// Degrees, schedule, chunks and microbatch always; others if the deck has another value or they are no defaults.
+/// Degrees, schedule, chunks and microbatch are always written; other keys if the deck has another value or they are
+/// not defaults.
 bool IsWritten(const DeckKey& key, const Deck& candidate, const Deck& deck) {
   const std::string name = key.FullName();
   if (name == "pipeline.schedule" || name == "pipeline.chunks" || name == "batch.micro") return true;

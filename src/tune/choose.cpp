@@ -19,7 +19,7 @@ Layout FamilyOf(Layout layout) {
   return layout;
 }
 
-/// How many, of the fastest, are within kHopeful of the first.
+/// Number of the fastest layouts that are within kHopeful of the first.
 size_t CountHopeful(const std::vector<Scored>& scored) {
   const auto end = std::ranges::find_if(scored, [&](const Scored& s) { return s.us > kHopeful * scored.front().us; });
   return static_cast<size_t>(end - scored.begin());
@@ -46,12 +46,12 @@ std::vector<size_t> Different(const std::vector<Scored>& scored, size_t hopeful)
   return order;
 }
 
-/// Takes layouts in turn while there are instructions left for them.
+/// Takes layouts in turn until the instructions are used up.
 class Chooser {
  public:
   explicit Chooser(const std::vector<int64_t>& instructions) : instructions_(instructions) {}
 
-  /// Up to `until` layouts with up to `instructions` in all, those taken before included.
+  /// Up to `until` layouts with up to `instructions` in total, including layouts taken before.
   void Take(const std::vector<size_t>& from, size_t until, int64_t instructions) {
     for (size_t i : from) {
       if (chosen_.size() >= until) return;

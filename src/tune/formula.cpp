@@ -9,7 +9,7 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kScalar = 4;  // bytes of a sum of squares
-/// Of the exposed communication of a forward and a backward, what stays exposed where they interleave: simulated
+/// Share of a forward's and a backward's exposed communication that stays exposed if they are interleaved: simulated
 /// layouts of 8B, 70B and GPT-3 6.7B hide 90 to 97 % of it.
 constexpr double kExposedInJointJobs = 0.1;
 
@@ -24,10 +24,10 @@ double CollectiveUs(const Costs& costs, OpKind kind, double bytes, const GroupPl
   return place.ranks == 1 ? 0 : costs.Collective(kind, static_cast<int64_t>(bytes), place).us;
 }
 
-/// What a chunk takes per microbatch.
+/// Times of a chunk per microbatch.
 struct ChunkTime {
   double f = 0, bw = 0, w = 0;
-  double exposed = 0;  ///< communication of tp and cp in f and bw
+  double exposed = 0;  ///< exposed communication of tp and cp in f and bw
 };
 
 class StepFormula {
@@ -61,13 +61,13 @@ class StepFormula {
 
  private:
   bool SumsPerStep() const { return !q_.layout.ReducesEach(); }
-  /// What is left of the reductions of a stage after its last backward: with overlap.gradients what takes longer than
-  /// that, and at least one layer's.
+  /// Time of a stage's reductions after its last backward: with overlap.gradients, the time by which they exceed
+  /// backward, and at least one layer's.
   double LateReduceUs(size_t stage, const PartSync& sync) const {
     if (!q_.hides_reductions) return sync.reduce_us;
     return std::max(sync.reduce_us - stages_[stage].bw, q_.sync.parts[Part::kLayer].reduce_us);
   }
-  /// The first stage ends last.
+  /// Whether the first stage ends last.
   bool Drains() const {
     const ScheduleKind kind = q_.layout.schedule;
     return kind == ScheduleKind::k1F1B || kind == ScheduleKind::kGPipe || kind == ScheduleKind::kInterleaved;
@@ -78,8 +78,8 @@ class StepFormula {
     return part == Part::kEmbedding ? chunk == 0 : chunk + 1 == std::ssize(q_.layers);
   }
 
-  /// Messages on the lane of dp overlap with the kernels of a layer next to theirs. The last reductions of a job have
-  /// one in the next job, with overlap.gradients.
+  /// Messages on lane dp overlap with the kernels of a neighbouring layer. With overlap.gradients, the last reductions
+  /// of a job overlap with a layer of the next job.
   ChunkTime TimeOf(int chunk) const {
     ChunkTime time;
     double last_reduce = 0;
@@ -128,7 +128,7 @@ class StepFormula {
                            [&](double sum, const ChunkTime& t) { return sum + t.*field; });
   }
 
-  /// Stage r and those after it pass `p - r` microbatches around: none can go faster than such a cycle.
+  /// Stage r and the later ones form a cycle with `p - r` microbatches: no schedule can be faster than such a cycle.
   double CycleUs(bool with_w) const {
     double sum = 0, period = 0;
     for (int r = p_ - 1; r >= 0; --r) {
@@ -139,7 +139,7 @@ class StepFormula {
     return period;
   }
 
-  /// Microbatches of the first stage, which has the fewest, in joint jobs.
+  /// The number of the first stage's microbatches in joint jobs; the first stage has the fewest.
   double JointMicrobatches() const {
     if (!q_.layout.interleave) return 0;
     const double v = static_cast<double>(q_.layers.size()) / p_;
@@ -162,7 +162,7 @@ class StepFormula {
     }
     return PipelineUs(busiest) - (1 - kExposedInJointJobs) * JointMicrobatches() * exposed;
   }
-  /// With all exposed communication.
+  /// Time of the pipeline, with all exposed communication.
   double PipelineUs(double busiest) const {
     if (p_ == 1) return m_ * busiest;
     const double all = Sum(&ChunkTime::f) + Sum(&ChunkTime::bw), w = Sum(&ChunkTime::w);
@@ -179,7 +179,7 @@ class StepFormula {
         return (m_ - 1) * std::max(busiest, m_ >= p_ ? CycleUs(false) : 0) + std::max(busiest, all - 2 * w * share) +
                hops;
       case ScheduleKind::kZeroBubbleV: {
-        const double b = share * (Sum(&ChunkTime::bw) - w) / 2;  // of chunks, over p - 1 stages
+        const double b = share * (Sum(&ChunkTime::bw) - w) / 2;  // times of chunks, over p - 1 stages
         return m_ * busiest + std::max({0.0, b, 2 * b - share * w}) + 2 * hops;
       }
       case ScheduleKind::kDualPipeV:

@@ -1,5 +1,5 @@
-// The time of a step in closed form, from the times of one layer: what ranks candidates before the best are simulated.
-// Every candidate of a group shares the profile of its layers, so that one costs about a microsecond.
+// The time of a step in closed form, from the times of one layer: it ranks candidates before the best are simulated.
+// All candidates of a group share the profile of their layers, so that one costs about a microsecond.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ namespace espalier {
 
 /// Data-parallel messages and updates of one part, on the rank with coordinate 0.
 struct PartSync {
-  double gather_us = 0;  ///< of its compute weights, once
-  double reduce_us = 0;  ///< of its gradients, once
-  double update_us = 0;  ///< kernels of P, S and U
+  double gather_us = 0;  ///< time to gather its compute weights once
+  double reduce_us = 0;  ///< time to reduce its gradients once
+  double update_us = 0;  ///< time of the kernels of P, S and U
 };
 struct DataParallelTimes {
   ByPart<PartSync> parts;
-  double norm_us = 0;  ///< exchanges of scalars between update and gradients
+  double norm_us = 0;  ///< time to exchange scalars between update and gradients
 };
 DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, const Costs& costs);
 
-/// A message of the residual stream to the next stage.
+/// Time of a message of the residual stream to the next stage.
 double HopUs(const LayerProfile& profile, const Layout& layout, const Costs& costs);
 
 struct StepQuestion {
@@ -37,8 +37,8 @@ struct StepQuestion {
   bool hides_reductions = true;  ///< overlap.gradients
 };
 
-/// The step. Pipelines idle as long as the papers of their schedules say (src/schedule), with the mean of unequal
-/// stages; messages between stages add to the cycles that limit 1F1B.
+/// The time of a step. The idle time of pipelines follows the papers of their schedules (src/schedule), with the mean
+/// of unequal stages; messages between stages add to the cycles that limit 1F1B.
 double FormulaUs(const StepQuestion& question);
 
 }  // namespace espalier

@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// A shorter part of a sequence is considered only up to a cp of kAlwaysCp.
+// Shorter parts of a sequence than this are considered only up to a cp of kAlwaysCp.
 constexpr int64_t kLeastTokens = 1024;
 constexpr int kAlwaysCp = 4;
 
@@ -21,7 +21,7 @@ std::vector<int> Degrees(int ranks) {
   return divisors;
 }
 
-/// With all other degrees 1: the relations of tp, cp and the model alone.
+/// Checks the relations of tp, cp and the model, with all other degrees 1.
 bool SuitsModel(const Deck& deck, int tp, int cp, ContextMode mode) {
   Deck changed = deck;
   Deck::Parallel& p = changed.parallel;

@@ -10,8 +10,8 @@ namespace {
 
 int Sum(const std::vector<int>& counts) { return std::accumulate(counts.begin(), counts.end(), 0); }
 
-/// What is larger at one moment than at another: all pairs, those before B, those before W. Bytes of a pair differ
-/// between the last two.
+/// The measures by which moments are compared: all pairs, the pairs before B, the pairs before W. Bytes of a pair
+/// differ between the last two.
 std::vector<std::pair<int, int>> MeasuresOf(const InFlight& moment) {
   const int b = Sum(moment.before_b), w = Sum(moment.before_w);
   return {{b + w, w}, {b, w}, {w, b}};
@@ -80,8 +80,8 @@ class Counter {
   const int stage_;
   StageFlights flights_;
   InFlight now_;
-  int forwards_ = 0;            // of the first chunk
-  std::vector<int> backwards_;  // by chunk, with the one that comes next
+  int forwards_ = 0;            // forwards of the first chunk
+  std::vector<int> backwards_;  // by chunk, including the next one
   std::map<std::tuple<size_t, Role, size_t>, InFlight> most_;
 };
 

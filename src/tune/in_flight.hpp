@@ -1,4 +1,4 @@
-// How many microbatches a stage has between forward and backward, as its schedule says.
+// How many microbatches a stage has between forward and backward, by its schedule.
 #pragma once
 
 #include <vector>
@@ -7,25 +7,25 @@
 
 namespace espalier {
 
-/// The moment before a B or a W of a chunk: pairs (chunk of the stage, microbatch) whose F is done and whose B is not,
-/// and those whose B is done and whose W is not.
+/// The moment before a B or a W of a chunk: counts pairs (chunk of the stage, microbatch) with a finished F and no B,
+/// and pairs with a finished B and no W.
 struct InFlight {
-  Role role = Role::kB;                 ///< that comes next: B, or W in a job without its B
-  int chunk = 0;                        ///< whose: index among the chunks of the stage
-  bool more_forwards = false;           ///< of the stage's first chunk
+  Role role = Role::kB;                 ///< the next role: B, or W in a job without its B
+  int chunk = 0;                        ///< index among the chunks of the stage
+  bool more_forwards = false;           ///< for the stage's first chunk
   std::vector<int> before_b, before_w;  ///< by index among the chunks of the stage
-  std::vector<bool> last;               ///< the same: its last B is over, or comes next
+  std::vector<bool> last;               ///< by the same index: its last B is over, or comes next
   bool operator==(const InFlight&) const = default;
 };
 
-/// Of one stage: for each of its chunks and for B and W the moments at which most pairs are in flight: in all, before
+/// For one stage, each of its chunks, and B and W: the moments at which most pairs are in flight: in total, before
 /// their B, and before their W.
 struct StageFlights {
   std::vector<int> chunks;  ///< global chunks of the stage, ascending
   std::vector<InFlight> moments;
 };
 
-/// In a joint job the B counts as the first part: a program may interleave the parts, and then a part of F is not done.
+/// In a joint job the B counts as the first part: a program may interleave the parts, and then part of F is unfinished.
 std::vector<StageFlights> FlightsOf(const Schedule& schedule);
 
 }  // namespace espalier

@@ -25,7 +25,7 @@ struct Layout {
   auto operator<=>(const Layout&) const = default;
 
   SteadyState Steady() const { return interleave ? SteadyState::kJoint : SteadyState::kAlternating; }
-  /// Ranks that share out the optimizer state.
+  /// Ranks among which the optimizer state is sharded.
   int Shards() const { return dp_shard * cp; }
   int DataParallel() const { return dp_replicate * dp_shard; }
   int Ranks() const { return pp * DataParallel() * cp * tp; }
@@ -35,7 +35,7 @@ struct Layout {
   bool ReducesEach() const {
     return reduce == ReduceFrequency::kMicrobatch || (reduce == ReduceFrequency::kAuto && zero >= 2 && Shards() > 1);
   }
-  /// Where gradients are summed over microbatches: whole, or in the shards of the optimizer state.
+  /// How gradients are summed over microbatches: whole, or in the shards of the optimizer state.
   bool ShardsGradients() const { return ReducesEach() && zero >= 2; }
 };
 
@@ -50,7 +50,7 @@ void SetLayout(Deck& deck, const Layout& layout);
 /// The keys that a search sets, in the order of the schema.
 const std::vector<std::string_view>& SearchedKeys();
 
-/// "tp 8 pp 16 dp 128 1f1b micro 1 selective": what distinguishes a layout, without axes of degree 1.
+/// "tp 8 pp 16 dp 128 1f1b micro 1 selective": distinguishes layouts; axes of degree 1 are left out.
 std::string ToString(const Layout& layout);
 
 }  // namespace espalier

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kMaster = 4;  // bytes of an fp32 element
 
-/// Of a message in which `others` more ranks have a shard, packed and unpacked (CommWorkspaceBytes): a shard for or
-/// from each of them, and what they have.
+/// Workspace of a message in which `others` more ranks have a shard (CommWorkspaceBytes): a packed shard for or from
+/// each of them, and their own shards.
 int64_t WorkspaceOf(int64_t whole, int64_t shard, int64_t others) { return others * shard + whole - shard; }
 
 PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, const Layout& layout) {
@@ -49,7 +49,7 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
   return states;
 }
 
-/// What one stage holds, part by part.
+/// Memory of one stage, part by part.
 class Stage {
  public:
   Stage(const MemoryQuestion& q, const StageFlights& flights) : q_(q), flights_(flights) {}
@@ -101,8 +101,8 @@ class Stage {
     const int chunk = flights_.chunks[static_cast<size_t>(moment.chunk)];
     return bytes + (moment.role == Role::kB ? Extra(chunk) : ExtraOfW(chunk)) - WeightsGoneAt(moment);
   }
-  /// The last backward of a chunk frees weights from the top down: if it comes next, those of its head and of its top
-  /// layer may be gone before the moment counts; if it is over, all are gone.
+  /// The last backward of a chunk frees weights from the top down: if it comes next, the weights of its head and top
+  /// layer may be free before the moment counts; if it is over, all are free.
   int64_t WeightsGoneAt(const InFlight& moment) const {
     int64_t bytes = 0;
     for (size_t i = 0; i < flights_.chunks.size(); ++i) {
@@ -115,16 +115,16 @@ class Stage {
     }
     return bytes;
   }
-  /// What backward of a chunk needs above what was kept: for its last part, or for the layer below the head, once what
-  /// the head kept is gone.
+  /// Temporaries of a chunk's backward beyond the kept values: for its last part, or for the layer below the head, once
+  /// the head's kept values are free.
   int64_t Extra(int chunk) const {
     const int64_t layer = ExtraOf(Part::kLayer, Count(chunk, Part::kLayer));
     if (Count(chunk, Part::kHead) == 0) return layer;
     return std::max(ExtraOf(Part::kHead, 1), layer - q_.micro * q_.profile.memory[Part::kHead].kept);
   }
-  /// Of one of `layers` equal layers. At its start its gathered weights are live, with those of the layers below it
-  /// that were gathered ahead; then what backward makes; at its end its gradients of this microbatch, when nothing else
-  /// of it may be left. (Where W is deferred that is at another time.)
+  /// Temporaries of one of `layers` equal layers. At its start its gathered weights are live, with the weights of the
+  /// layers below it that were gathered ahead; then the values that backward makes; at its end its gradients of this
+  /// microbatch, when its other values may be free. (If W is deferred, that is at another time.)
   int64_t ExtraOf(Part part, int64_t layers) const {
     const PartMemory& memory = q_.profile.memory[part];
     const PartStates& states = q_.states[part];
@@ -133,8 +133,8 @@ class Stage {
     const int64_t gradients = states.raw_gradients + states.reducing - q_.micro * memory.kept;
     return std::max({q_.micro * memory.extra, gathered, q_.profile.defers_w ? 0 : gradients});
   }
-  /// What W of a chunk alone needs above what was kept: the gradients of its last part, or of the layer below the head,
-  /// when nothing else of these may be left.
+  /// Temporaries of a chunk's W alone beyond the kept values: the gradients of its last part, or of the layer below the
+  /// head, when its other values may be free.
   int64_t ExtraOfW(int chunk) const {
     const auto gradients = [&](Part part) {
       const PartStates& states = q_.states[part];

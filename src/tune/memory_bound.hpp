@@ -1,9 +1,10 @@
-// A lower bound on the peak of a layout's training program, without compiling it. Everything that it counts lives at
-// one moment, in buffers of its own:
+// A lower bound on the peak of a layout's training program, without compiling it. Everything that it counts is live at
+// one moment, in separate buffers:
 //
 //   persistent  masters and moments in shards (ZeRO), accumulators, compute weights, token ids   MemoryPlanner's base
 //   in flight   what F keeps of every microbatch between F and B, and B between B and W          the schedule's counts
-//   extra       what B or W of the top layer of a chunk makes on top, before it frees what was kept; the messages in
+//   extra       what B or W of the top layer of a chunk makes additionally, before it frees kept values; the messages
+//   in
 //               which its weights are gathered or its gradients reduced, with their workspaces
 //
 // Not counted: workspaces of kernels, other messages, alignment of activations, holes. The rank with coordinate 0 on
@@ -21,11 +22,11 @@ namespace espalier {
 /// Bytes of a part that do not depend on the microbatches in flight.
 struct PartStates {
   int64_t bytes = 0;           ///< states and accumulators
-  int64_t weights = 0;         ///< compute weights, or what they are gathered from: gone when the update begins
-  int64_t forward_only = 0;    ///< compute weights that only forward reads: gone after the last microbatch's
-  int64_t gathered = 0;        ///< its gathered weights, if weights are gathered again: one message, so all at once
+  int64_t weights = 0;         ///< compute weights, or the shards they are gathered from: free when the update begins
+  int64_t forward_only = 0;    ///< compute weights that only forward reads: free after the last microbatch's forward
+  int64_t gathered = 0;        ///< its gathered weights, if weights are gathered again: one message, so all together
   int64_t gathering = 0;       ///< workspace of that message
-  int64_t raw_gradients = 0;   ///< of one microbatch, before they are reduced (parallel.reduce = "microbatch")
+  int64_t raw_gradients = 0;   ///< gradients of one microbatch before they are reduced (parallel.reduce = "microbatch")
   int64_t reducing = 0;        ///< workspace of that message
   int64_t step_gradients = 0;  ///< reduced gradients between reduction and update
 };
@@ -33,7 +34,7 @@ ByPart<PartStates> StatesOf(const LayerProfile& profile, const Layout& layout);
 
 /// Layers per chunk with the embedding in the first and the head in the last.
 struct MemoryQuestion {
-  const LayerProfile& profile;  ///< of microbatches of one sequence or more
+  const LayerProfile& profile;  ///< for microbatches of one sequence or more
   const ByPart<PartStates>& states;
   const std::vector<StageFlights>& flights;
   const std::vector<int64_t>& layers;  ///< by chunk
@@ -41,7 +42,7 @@ struct MemoryQuestion {
   int prefetch = 0;  ///< layers whose weights are gathered ahead
 };
 
-/// Of the stage that needs most.
+/// Bytes of the stage that needs most.
 int64_t LeastBytes(const MemoryQuestion& question);
 
 }  // namespace espalier

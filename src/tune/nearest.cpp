@@ -1,4 +1,4 @@
-// Settings near a deck that need less memory, for the message that it does not fit.
+// Settings close to a deck that need less memory, for the message that the deck does not fit.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -21,7 +21,7 @@ constexpr size_t kMaxSettings = 3;
 
 using Clock = std::chrono::steady_clock;
 
-/// A change of one key that needs less memory, and how far it is from the deck.
+/// Changes of one key that need less memory, and their distance from the deck.
 std::vector<Layout> Neighbours(const Layout& from, int layers) {
   std::vector<Layout> near;
   const auto add = [&](const auto& change) {
@@ -52,7 +52,7 @@ std::vector<Layout> Neighbours(const Layout& from, int layers) {
   return near;
 }
 
-/// The key has another value, or would have if only the others were set: its default follows from them.
+/// Whether the key has another value that is not only a default that follows from the other changes.
 bool IsChanged(const DeckKey& key, const Deck& deck, const Deck& changed) {
   const auto* derived = std::get_if<Derived>(&key.fallback);
   const bool follows = derived != nullptr && Get(deck, key) == derived->compute(deck);
@@ -81,7 +81,7 @@ class NearestMisses {
     const Layout from = LayoutOf(deck_);
     const std::vector<Layout> near = Neighbours(from, deck_.model.layers);
     for (const Layout& layout : near) Test(layout);
-    // Two changes at once: full recompute with another.
+    // Two changes together: full recompute and another one.
     Layout full = from;
     full.recompute = RecomputeMode::kFull;
     if (found_.empty())

@@ -55,7 +55,7 @@ std::vector<Obvious> ObviousLayouts(const SearchContext& c) {
   return obvious;
 }
 
-/// The fastest that fits of all recompute modes, or the smallest.
+/// The fastest variant that fits among all recompute modes, or the smallest.
 Scored BestOf(Scorer& scorer, const SearchContext& c, Layout layout) {
   Scored best;
   for (RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}) {

@@ -1,4 +1,4 @@
-// Layouts that anybody would try first, and why they are not the best.
+// Layouts that a user would try first, and why they are not the best.
 #pragma once
 
 #include "espalier/tune/tune.hpp"
@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-/// `best_us` is the formula's time of the fastest layout. Layouts that are as fast are left out.
+/// `best_us` is the formula's time of the fastest layout. Layouts that are equally fast are left out.
 std::vector<Rejection> RejectionsOf(const SearchContext& context, double best_us, FlightsCache& flights);
 
 }  // namespace espalier

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kMaxChunks = 8;  // per stage: more only sends more
+constexpr int kMaxChunks = 8;  // chunks per stage: more would only send more
 
 struct Pipelining {
   ScheduleKind schedule;
@@ -16,8 +16,8 @@ struct Pipelining {
   bool interleave;
 };
 
-/// With 1F1B it takes memory, and without tp it may hide too little to be worth its tighter order. Elsewhere it is a
-/// gain.
+/// With 1F1B interleaving takes memory, and without tp it may hide too little to be worth its tighter order. Otherwise
+/// it is a gain.
 std::vector<bool> InterleaveValues(const SearchContext& c, const ScheduleTraits& traits, int tp) {
   if (c.fixed.Has("overlap.interleave")) return {c.deck.overlap.interleave};
   if (!traits.has_joint_jobs) return {false};
@@ -56,8 +56,8 @@ std::vector<T> OwnFirst(T own, bool fixed, std::vector<T> others) {
   return others;
 }
 
-/// Settings of zero, reduce and regather, one for each program that they can make: the deck's own values first, then
-/// the most sharded.
+/// Settings of zero, reduce and regather, one for each distinct program: the deck's own values first, then the most
+/// sharded.
 std::vector<Layout> StateSettings(const SearchContext& c, const Layout& base) {
   using enum Regather;
   const auto& deck = c.deck;
@@ -74,7 +74,7 @@ std::vector<Layout> StateSettings(const SearchContext& c, const Layout& base) {
         l.regather = regather;
         const bool alone = l.DataParallel() * l.cp == 1;
         if (alone && l.ReducesEach() && !c.fixed.Has("parallel.reduce")) continue;
-        if (zero == 2 && reduce == ReduceFrequency::kStep && l.Shards() > 1) continue;  // no valid deck
+        if (zero == 2 && reduce == ReduceFrequency::kStep && l.Shards() > 1) continue;  // not a valid deck
         if (programs.emplace(l.GathersAgain(), l.ReducesEach(), l.Shards() > 1 && l.ShardsGradients()).second)
           settings.push_back(l);
       }
@@ -194,7 +194,7 @@ std::vector<int64_t> Scorer::BalancedByTime(const Layout& layout) {
   load[stage_of[0]] += us(Part::kEmbedding);
   load[stage_of[chunks - 1]] += us(Part::kHead);
   for (auto l = static_cast<int64_t>(chunks); l < context_.deck.model.layers; ++l) {
-    // Of the least loaded stages the last, which keeps the fewest microbatches; there the smaller chunk.
+    // Among the least loaded stages the last, which keeps the fewest microbatches; there the smaller chunk.
     size_t best = chunks - 1;
     for (size_t c = chunks; c-- > 0;)
       if (std::pair(load[stage_of[c]], layers[c]) < std::pair(load[stage_of[best]], layers[best])) best = c;

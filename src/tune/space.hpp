@@ -1,4 +1,4 @@
-// The search space: every layout of a deck on so many ranks, and the score of each. Layouts of equal tp, cp and
+// The search space: every layout of a deck on a number of ranks, and the score of each. Layouts of equal tp, cp and
 // parallel.context are one group: they share the profiles of their layers.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace espalier {
 
-/// What a search holds at the deck's value.
+/// The keys that a search keeps at the deck's value.
 class FixedKeys {
  public:
   /// Throws UserError (kDeck) for keys that a search does not set.
@@ -41,8 +41,8 @@ struct Group {
 /// Groups that may be valid, and why others were left out by the rules of doc/tune.md.
 struct Groups {
   std::vector<Group> groups;
-  bool tp_crosses_nodes = false;  ///< a valid tp was left out since it exceeds the ranks of a node
-  bool cp_too_short = false;      ///< a valid cp was left out since it leaves each rank too few tokens
+  bool tp_crosses_nodes = false;  ///< a valid tp was skipped because it exceeds the ranks of a node
+  bool cp_too_short = false;      ///< a valid cp was skipped because it leaves each rank too few tokens
 };
 Groups GroupsOf(const SearchContext& context);
 
@@ -53,14 +53,14 @@ struct Scored {
   double us = 0;
 };
 
-/// Counts of a search. A layout is counted once for all of its settings that make the same program.
+/// Counts of a search. Settings of a layout that make the same program count once.
 struct SpaceCounts {
   int64_t considered = 0, invalid = 0, too_large = 0;
-  int64_t smallest_bytes = 0;  ///< of those that are too large: the smallest bound
+  int64_t smallest_bytes = 0;  ///< the smallest bound among layouts that are too large
   std::optional<Layout> smallest;
 };
 
-/// Schedules by their numbers, made once for all groups. Thread-safe.
+/// Flights of schedules by their numbers, computed once for all groups. Thread-safe.
 class FlightsCache {
  public:
   std::shared_ptr<const std::vector<StageFlights>> Of(const Layout& layout, int64_t microbatches);
@@ -79,11 +79,11 @@ class Scorer {
 
   /// Appends every layout of the group whose bound fits.
   void ScoreAll(std::vector<Scored>& fitting, SpaceCounts& counts);
-  /// One layout with given layers per chunk (empty: balanced by flops), whether it fits or not.
+  /// One layout with given layers per chunk (empty: balanced by FLOPs), whether it fits or not.
   Scored Score(const Layout& layout, const std::vector<int64_t>& split);
-  /// Instructions of the programs of all stages, about.
+  /// Approximate number of instructions of the programs of all stages.
   int64_t InstructionsOf(const Layout& layout);
-  /// Layers per chunk that balance the times of the formula rather than flops; empty if that is the same.
+  /// Layers per chunk that balance the times of the formula rather than FLOPs; empty if that is the same.
   std::vector<int64_t> BalancedByTime(const Layout& layout);
 
  private:

@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-// Ranks with unequal shards have programs of their own. A layout with so many of them is not worth simulating.
+// Ranks with unequal shards have programs of their own. A layout with more programs than this is not worth simulating.
 constexpr int kMaxProgramsPerStage = 64;
 
 using Programs = std::map<int, std::shared_ptr<const Program>>;  // by representative

@@ -1,4 +1,4 @@
-// Candidates that are compiled: their exact peak and their simulated step.
+// Compiled candidates: their exact peak and their simulated step.
 #pragma once
 
 #include <optional>
@@ -11,9 +11,10 @@ namespace espalier {
 int64_t PeakBytes(const Deck& deck, int ranks);
 
 struct Trial {
-  int64_t peak_bytes = 0;  ///< of the largest rank; if it does not fit, of the first that is too large
+  int64_t peak_bytes = 0;  ///< peak of the largest rank; if the layout does not fit, of the first rank that is too
+                           ///< large
   bool fits = false;
-  /// Why it was not simulated though it fits; empty: it was.
+  /// Why it was not simulated although it fits; empty: it was.
   std::string why_not;
   double step_us = 0;
   Breakdown breakdown;

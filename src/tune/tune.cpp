@@ -15,14 +15,14 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kRefined = 100;     // of the fastest: other splits, other depths of prefetch
+constexpr size_t kRefined = 100;     // refinements of the fastest: other splits, other depths of prefetch
 constexpr double kShareStep = 0.05;  // measured shares that differ by less count as equal
 
 bool IsFaster(const Scored& a, const Scored& b) {
   return std::tie(a.us, a.layout, a.split) < std::tie(b.us, b.layout, b.split);
 }
 
-/// A deck for the cluster's device, with a number for dp_shard where the other degrees leave one.
+/// A deck for the cluster's device, with a number for dp_shard if the other degrees allow one.
 Deck DeckFor(Deck deck, int ranks, const Cluster& cluster) {
   deck.run.device = cluster.device == DeviceKind::kCuda ? RunDevice::kCuda : RunDevice::kCpu;
   const Deck::Parallel& p = deck.parallel;
@@ -31,7 +31,7 @@ Deck DeckFor(Deck deck, int ranks, const Cluster& cluster) {
   return deck;
 }
 
-/// How far a layout is from plain 1F1B with FSDP: of near ties the plainest is preferred.
+/// How far a layout is from plain 1F1B with FSDP: among near ties the plainest is preferred.
 int Exotic(const Deck& deck) {
   const ScheduleKind kind = deck.pipeline.schedule;
   const int schedule = kind == ScheduleKind::k1F1B || deck.parallel.pp == 1 ? 0
@@ -110,7 +110,7 @@ class Search {
                     result_.too_large, context_.ranks, double(context_.memory_bytes) / kGiga, ToString(*smallest_),
                     double(smallest_bytes_) / kGiga, Remedy(smallest_bytes_)));
   }
-  /// What makes room for a layout of this size.
+  /// A change that makes room for a layout of this size.
   std::string Remedy(int64_t bytes) const {
     const bool fits = bytes <= MemoryOf(context_.costs.cluster(), {});
     return fmt::format("{}take more ranks, or a device with more memory",
@@ -129,7 +129,7 @@ class Search {
     scorer_of_ = std::move(scorer_of);
   }
 
-  /// Variants of the fastest that the space does not have: layers balanced by time, and the deck's own; parameters
+  /// Variants of the fastest that are not in the space: layers balanced by time, and the deck's own split; parameters
   /// gathered earlier or later.
   void Refine() {
     for (size_t i = 0, n = std::min(kRefined, scored_.size()); i < n; ++i) {
@@ -162,7 +162,7 @@ class Search {
     scorer_of_.push_back(scorer);
   }
 
-  /// With what the deck does not say by itself.
+  /// The layout's name, plus keys that the deck does not set itself.
   std::string NameOf(const Scored& scored) const {
     std::string name = ToString(scored.layout);
     if (!scored.split.empty()) name += " own split";

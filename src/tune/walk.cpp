@@ -6,7 +6,7 @@ namespace espalier {
 
 std::vector<Step> Walk(const Program& program, const std::vector<InstructionCost>& cost) {
   std::vector<Step> steps;
-  ByLane<std::vector<double>> ends;  // by lane: of its instructions, in order
+  ByLane<std::vector<double>> ends;  // by lane: ends of its instructions, in order
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     std::vector<double>& own = ends[instruction.lane];

@@ -13,8 +13,8 @@ namespace espalier {
 struct Step {
   int instruction = -1;
   double kernel_us = 0;
-  double waited_us = 0;          ///< since the kernel before it
-  std::optional<CommAxis> axis;  ///< for which it waited, if it did
+  double waited_us = 0;          ///< wait since the previous kernel
+  std::optional<CommAxis> axis;  ///< axis for which it waited, if any
 };
 
 /// The compute lane in program order. Instructions of role P take no time: they run once per step.

@@ -29,14 +29,14 @@ Lanes LanesOf(const Program& program) {
 /// The position of a peer relative to an instruction in which a rank waits for it.
 enum class PeerPosition : uint8_t { kBefore, kArrived, kPast };
 
-/// A rank that waits in an instruction, or (instruction -1) between steps, and the ranks that meet there.
+/// A rank that waits in an instruction, or (instruction -1) between steps, and the ranks that take part.
 struct PendingWait {
   int rank = -1;
   int instruction = -1;
   std::vector<int> group;          ///< including itself
   std::vector<int> missing, past;  ///< ranks of the group
 
-  /// All have arrived but those that are past it: only they can be to blame.
+  /// Whether all have arrived except the ranks that are past it: only these can be at fault.
   bool PastAlone() const { return !past.empty() && missing.empty(); }
 };
 
@@ -133,7 +133,7 @@ class Diagnoser {
     return done == place && Unmet(peer, counterpart).empty() ? PeerPosition::kArrived : PeerPosition::kBefore;
   }
 
-  /// What a rank waits for. A rank in a kernel waits for no other rank.
+  /// The waits of a rank. A rank in a kernel waits for no other rank.
   std::vector<PendingWait> PendingWaitsOf(int rank) {
     if (!InStep(rank)) return BetweenSteps(rank);
     std::vector<PendingWait> waits;
@@ -150,7 +150,7 @@ class Diagnoser {
     }
     return waits;
   }
-  /// Between steps all ranks meet: the rank waits for those that have not reached the end of its step.
+  /// Between steps all ranks synchronize: the rank waits for the ranks that have not reached the end of its step.
   std::vector<PendingWait> BetweenSteps(int rank) const {
     PendingWait wait{rank, -1, {}, {}, {}};
     for (int peer = 0; peer < static_cast<int>(statuses_.size()); ++peer) {
@@ -188,7 +188,7 @@ class Diagnoser {
         return Blame(Fault::kAbsent, static_cast<int>(rank), WaitForRank(static_cast<int>(rank)));
     return false;
   }
-  /// The first wait that is directly for `culprit`, else any wait, else an empty one.
+  /// The first wait that is directly for `culprit`, otherwise any wait, otherwise an empty one.
   PendingWait WaitForRank(int culprit) {
     PendingWait any;
     for (int rank = 0; rank < static_cast<int>(statuses_.size()); ++rank) {
@@ -212,7 +212,7 @@ class Diagnoser {
            Blame(Fault::kWentPast, first.past.front(), first);
   }
 
-  /// Follows the waits from rank to rank, to one that waits for nobody.
+  /// Follows the waits from rank to rank, up to one that waits for nobody.
   bool FollowMissing() {
     for (int start = 0; start < static_cast<int>(statuses_.size()); ++start) {
       std::set<int> seen;

@@ -23,8 +23,8 @@ constexpr auto kQuietBeforeNeighbourCheck = std::chrono::seconds(1);
 constexpr auto kQuietBeforeExitReport = std::chrono::seconds(5);
 constexpr auto kTimeToReport = std::chrono::milliseconds(500);
 
-/// Reads the state letter in /proc/PID/stat. It follows the command's name, which may contain anything and ends at the
-/// last bracket.
+/// Reads the state character in /proc/PID/stat. It follows the command's name, which may contain any character and ends
+/// at the last bracket.
 ProcessState StateOfProcess(int process) {
   const std::string text = ReadSystemFile(fmt::format("/proc/{}/stat", process));
   if (text.empty()) return kill(process, 0) != 0 && errno == ESRCH ? ProcessState::kGone : ProcessState::kUnknown;
@@ -125,8 +125,9 @@ bool Watchdog::AlreadyReported() const {
   return false;
 }
 
-/// The lowest live rank of the host reports why, unless another rank already has: a launcher that ends a job kills one
-/// rank after the other. If other hosts have ranks, the launcher is asked to end the job, with a limit of two seconds.
+/// The lowest live rank of the host reports the reason, unless another rank already has: a launcher that ends a job
+/// kills one rank after the other. If other hosts have ranks, the launcher is asked to end the job, with a limit of two
+/// seconds.
 void Watchdog::EndAfter(const Heartbeat& dead) {
   const int rank = mine_.record().rank;
   const auto reports = [&](const Heartbeat& n) {
@@ -153,7 +154,7 @@ std::vector<RankStatus> Watchdog::ReadStatuses() const {
     const auto beat = ReadHeartbeat(options_.folder, rank);
     RankStatus status;
     status.present = beat.has_value() || rank == mine.rank;
-    // For a rank of this host without a heartbeat, the process is known from the start.
+    // If a rank of this host has no heartbeat, its process is known from the start.
     const auto known = std::ranges::find(neighbours_, rank, &Heartbeat::rank);
     if (rank == mine.rank) {
       status.heartbeat = mine;
@@ -183,7 +184,7 @@ void Watchdog::ReportBeforeExit() {
 }
 
 RankStatus Watchdog::Compare(RankStatus now, const RankStatus& before) const {
-  // A stop counts only if it lasts for both readings, and so does a missing file.
+  // A stop, or a missing file, counts only if both readings show it.
   if (now.process == ProcessState::kStopped && before.process != ProcessState::kStopped)
     now.process = ProcessState::kRunning;
   if (!now.present && before.present) now.present = true, now.heartbeat = before.heartbeat;
@@ -214,8 +215,8 @@ void Watchdog::CheckForHang() {
   EndJob(now, diagnosis);
 }
 
-/// The lowest rank that is able to reports; the others give it time. A rank that finds that the hang was reported ends
-/// the job silently.
+/// The lowest rank that can report does; the others give it time. A rank that finds that the hang was reported ends the
+/// job silently.
 void Watchdog::EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& diagnosis) {
   const int rank = mine_.record().rank;
   const auto reporter = std::find_if(statuses.begin(), statuses.end(),

@@ -1,5 +1,4 @@
-// Which calls of attention go to cuDNN, and as how many of its own; that the results are right is shown by the kernels'
-// tests.
+// Which attention calls use cuDNN, and as how many cuDNN calls; the kernels' tests check the results.
 #include <algorithm>
 #include <memory>
 
@@ -18,7 +17,7 @@ int64_t CallsOf(const Case& c) {
   return emulation::FusedAttentionCalls() - before;
 }
 
-/// The adjoint of `forward`. o and lse are not the results of it, which only the numbers would show.
+/// The backward of `forward`. o and lse are not its results, which would only matter for the numbers.
 Case GradOf(Random& random, const Case& forward) {
   const Dtype type = forward.inputs[0].dtype();
   Case c{"attention_grad", forward.inputs, {}, forward.attributes};
@@ -29,7 +28,7 @@ Case GradOf(Random& random, const Case& forward) {
   return c;
 }
 
-/// Forward, and the same number backward.
+/// Number of calls in forward; backward has the same number.
 int64_t CallsOf(Dtype type, const Heads& h) {
   Random random;
   const Case forward = AttentionCase(random, type, h);
@@ -38,8 +37,8 @@ int64_t CallsOf(Dtype type, const Heads& h) {
   return calls;
 }
 
-/// One for a hop of a ring. Gathered keys: the rank's own shard, each earlier one, all later ones. Whole sequences:
-/// each shard's own, and each border between shards twice.
+/// One call for a hop of a ring. Gathered keys: one for the rank's own shard, one for each earlier one, one for all
+/// later ones. Whole sequences: one for each shard's own, and two for each border between shards.
 int64_t ExpectedCalls(const Heads& h) {
   const int64_t rank = h.query_start / 256;
   if (h.hop >= 0) return 1;
@@ -64,7 +63,7 @@ TEST(AttentionInBlocks, ThePlainKernelTakesTheRest) {
   EXPECT_EQ(CallsOf(kBf16, {1, 320, 320, 2, 1, 8, 0, 0, 1, 2, 640, 1}), 0) << "odd chunks";
 }
 
-/// dq, dk and dv of a call by `method`, one after the other, in a workspace as planned.
+/// dq, dk and dv of a call by `method`, one after the other, in a workspace of the planned size.
 std::vector<double> GradientsBy(const BackwardMethod& method, const AttentionShape& x) {
   Random random;
   const Shape queries = {x.batch, x.queries, x.heads * x.head_dim}, keys = {x.batch, x.keys, x.kv_heads * x.head_dim};

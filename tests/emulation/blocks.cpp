@@ -1,6 +1,6 @@
-// Blocks of threads as fibers. A fiber runs thread after thread until one waits; that fiber is then that thread's, and
-// another runs the next: a kernel that never waits needs but one. All fibers of a host thread are kept for its later
-// launches.
+// Blocks of threads as fibers. A fiber runs thread after thread until one waits; the fiber then belongs to that thread,
+// and another fiber runs the next: a kernel that never waits needs only one. All fibers of a host thread are kept for
+// its later launches.
 #include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/protected_fixedsize_stack.hpp>
@@ -22,12 +22,12 @@ constexpr size_t kStackBytes = 256 << 10, kGuardBytes = 64;
 constexpr unsigned char kGuard = 0xa5, kNan = 0xff;
 
 struct Worker {
-  fiber inside;   ///< what the worker goes on with; held while it waits
+  fiber inside;   ///< the fiber that the worker resumes; held while it waits
   fiber outside;  ///< the block that waits for the worker
   Stack stack;
 };
 
-/// Thrown through a thread that will never go on.
+/// Thrown through a thread that will never continue.
 struct Abandoned {};
 
 struct Thread {
@@ -74,15 +74,15 @@ class Block {
   std::vector<unsigned char> shared_;
   const std::function<void()>* body_ = nullptr;
   std::exception_ptr error_;
-  Stack stack_;  ///< the host thread's
+  Stack stack_;  ///< stack of the host thread
   int next_ = 0, current_ = 0;
   bool leaving_ = false, backwards_ = false;
 };
 
 thread_local Block block;
 
-/// All workers return by themselves, from a thread's middle by an exception. The library's own way would throw before
-/// sanitizers know on which stack.
+/// All workers return by themselves, from the middle of a thread by an exception. The library's own unwinding would
+/// throw before sanitizers know the current stack.
 void Block::Forget() {
   leaving_ = true;
   for (const std::unique_ptr<Worker>& worker : workers_) Resume(*worker);
@@ -96,7 +96,7 @@ void Block::Resume(Worker& worker) {
   Enter(stack_, worker.stack);
 }
 
-/// Lets the block go on, until it resumes the worker.
+/// Resumes the block, until it resumes the worker.
 void Block::Pause(Worker& worker) {
   Leave(worker.stack, stack_);
   worker.outside = std::move(worker.outside).resume();
@@ -127,7 +127,7 @@ void Block::StartAll() {
   while (next_ < static_cast<int>(threads_.size())) Continue(-1);
 }
 
-/// Goes on with a thread, or (-1) with those that have not begun.
+/// Resumes a thread, or (-1) the threads that have not begun.
 void Block::Continue(int thread) {
   if (thread >= 0) SetIndex(thread);
   Resume(thread >= 0 ? *threads_[static_cast<size_t>(thread)].worker : FreeWorker());
@@ -203,7 +203,7 @@ bool Block::CompleteWarps() {
   return any;
 }
 
-/// Completes one meeting of a warp's threads, if there is one.
+/// Completes one synchronization of a warp's threads, if all have arrived.
 bool Block::CompleteWarp(int warp) {
   const int last = std::min((warp + 1) * kWarp, static_cast<int>(threads_.size()));
   for (int t = warp * kWarp; t < last; ++t) {
@@ -213,7 +213,7 @@ bool Block::CompleteWarp(int warp) {
   return false;
 }
 
-/// Completes what `first` waits for if all lanes of its mask wait for the same.
+/// Completes the wait of `first` if all lanes of its mask wait for the same.
 bool Block::CompleteMeeting(int first) {
   const Thread wanted = threads_[static_cast<size_t>(first)];
   const int warp = first / kWarp * kWarp, last = std::min(warp + kWarp, static_cast<int>(threads_.size()));
@@ -269,7 +269,7 @@ void Block::Fail(int thread, const std::string& what) {
 
 void IssueAtOnce(cudaStream_t, std::function<void()> work) { work(); }
 
-/// The limits of compute capability 8.0 to 9.0; of shared memory, the least of them that a kernel may ask for.
+/// The limits of compute capability 8.0 to 9.0; for shared memory, the smallest limit among them.
 void CheckLimits(const Grid& grid) {
   const dim3 blocks = grid.blocks, threads = grid.threads;
   CHECK(
@@ -285,8 +285,8 @@ void CheckLimits(const Grid& grid) {
 
 void (*issue)(cudaStream_t stream, std::function<void()> work) = IssueAtOnce;
 
-/// Every other launch runs its blocks backwards, and every other block its threads: what depends on an order comes out
-/// otherwise then.
+/// Every other launch runs its blocks backwards, and every other block its threads, so that code that depends on an
+/// order gives other results.
 void RunGrid(const Grid& grid, const std::function<void()>& thread) {
   thread_local unsigned launches = 0;
   CheckLimits(grid);

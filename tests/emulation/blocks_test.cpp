@@ -1,4 +1,4 @@
-// The emulation itself: that barriers and shuffles do what CUDA's do, and that what no kernel may do is found.
+// Tests the emulation itself: barriers and shuffles behave like CUDA's, and forbidden operations are detected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

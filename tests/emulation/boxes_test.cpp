@@ -32,7 +32,7 @@ const std::vector<std::byte>& MessageNumbers() {
   return numbers;
 }
 
-/// A box of `extents` somewhere in a larger tensor at `base`; `margin` as much larger in each dim.
+/// A box of `extents` somewhere in a larger tensor at `base`; `margin` is the difference in each dim.
 View BoxIn(std::byte* base, Dtype dtype, const Shape& extents, int64_t margin) {
   Tensor tensor{base, dtype, extents, Shape(extents.size(), 0)};
   Box box;
@@ -103,7 +103,7 @@ TEST(Boxes, JoinsAreTheHostsJoins) {
       const View own = BoxIn(at, dtype, extents, Draw(0, 1) * 8);
       at = own.base + (own.extents[0] + 8) * own.strides[0];
       at += 64 - static_cast<int64_t>(reinterpret_cast<uintptr_t>(at) % 64);
-      // On its own piece, where that is dense, or elsewhere.
+      // On its own shard if that is dense, or elsewhere.
       const View to = own.IsDense() && Draw(0, 1) == 0 ? own : PackedAt(at, own);
       at += (bytes + 63) / 64 * 64;
       reduction.own = MakeCopy(to, own);

@@ -1,11 +1,11 @@
-// The small part of CUDA that kernels use, on the host: included by espalier/kernels/cuda/launch.cuh where
+// The small part of CUDA that kernels use, on the host: included by espalier/kernels/cuda/launch.cuh if
 // ESPALIER_EMULATE is defined. Blocks run one after the other, a block's threads as fibers: one runs until it must wait
-// for others, at a barrier or in a shuffle. Blocks and threads run forwards or backwards in turn, so that what waits
-// for nobody but needs an order gives other results. What no kernel may do is an error (InvariantError): barriers that
-// not all threads reach, shuffles in which a named lane takes no part, launches beyond the device's limits, wide
+// for others, at a barrier or in a shuffle. Blocks and threads run forwards or backwards in turn, so that code that
+// lacks a barrier but needs an order gives other results. Forbidden operations are errors (InvariantError): barriers
+// that not all threads reach, shuffles without a lane that the mask names, launches beyond the device's limits, wide
 // accesses at odd addresses, writes around the dynamic shared memory. That memory holds NaN when a block begins. Not
-// shown: speed, registers, what hardware runs at the same time, static shared memory that nobody wrote. Headers of the
-// toolkit give the types; nothing of its libraries is linked.
+// emulated: speed, registers, concurrency of the hardware, uninitialized static shared memory. Headers of the toolkit
+// give the types; nothing of its libraries is linked.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -25,19 +25,20 @@ struct Grid {
   size_t shared_bytes;
 };
 
-/// Runs `thread` once for every thread of the grid; on return all is done.
+/// Runs `thread` once for every thread of the grid, and returns when all have ended.
 void RunGrid(const Grid& grid, const std::function<void()>& thread);
 
-/// Where a launch goes: at once, unless a runtime with streams of its own sets another.
+/// Runs a launch: at once, unless a runtime with streams of its own sets another function.
 extern void (*issue)(cudaStream_t stream, std::function<void()> work);
 
-/// What threads may wait for: all of the block, or the lanes of a warp that `mask` names.
+/// Which threads a thread waits for: the whole block, or the lanes of a warp that `mask` names.
 enum class Meeting : uint8_t { kNone, kBlock, kWarp, kShuffle, kBallot };
 
-/// Waits for the others. kShuffle: the `value` of lane `source`; kBallot: the lanes whose value is not 0.
+/// Waits for the others. kShuffle: returns the `value` of lane `source`; kBallot: returns the lanes whose value is not
+/// 0.
 uint64_t Meet(Meeting meeting, uint32_t mask = 0, uint64_t value = 0, int source = 0);
 
-/// A broken invariant of a kernel.
+/// Reports a broken invariant of a kernel.
 [[noreturn]] void Fail(const char* what);
 
 /// Index of the calling thread in its warp.
@@ -56,7 +57,7 @@ T Shuffle(uint32_t mask, T value, int source) {
   return value;
 }
 
-/// `lane`, or the caller's own where that is outside its group of `width` lanes.
+/// `lane`, or the caller's own if `lane` is outside its group of `width` lanes.
 inline int LaneInGroup(int lane, int width) { return lane >= 0 && lane / width == Lane() / width ? lane : Lane(); }
 
 }  // namespace espalier::emulation
@@ -113,7 +114,7 @@ void __stwb(T* p, T x) {
 inline int __popc(uint32_t x) { return std::popcount(x); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(x)) + 1; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-/// y as far off as a function may be, up for some arguments and down for others.
+/// y with the largest allowed error of a function, upwards for some arguments and downwards for others.
 inline float OffByUlps(float y, float ulps, float argument) {
   const float sign = std::bit_cast<uint32_t>(argument) * 2654435761u >> 31 != 0 ? 1.0f : -1.0f;
   return y * (1.0f + sign * ulps / (1 << 24));
@@ -128,10 +129,10 @@ inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
 
 namespace espalier::cuda {
 
-/// Bytes of a kernel's parameters that a launch may have, since CUDA 12.1.
+/// Limit of the bytes of a kernel's parameters, since CUDA 12.1.
 inline constexpr size_t kMostParameterBytes = 32764;
 
-/// That of compute capability 8.6, the least from 8.0 to 9.0.
+/// The limit of compute capability 8.6, the smallest from 8.0 to 9.0.
 inline size_t MostSharedBytes() { return 98 << 10; }
 
 /// Issues `kernel` on `stream`: blocks x threads, with `shared_bytes` of dynamic shared memory.

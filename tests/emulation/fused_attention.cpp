@@ -1,6 +1,6 @@
-// Attention as a plain loop, in place of src/kernels/cuda/attention/fused_attention.cpp: bf16 there and back, fp32
-// inside, in the library's masks and memory. ESPALIER_EMULATED_CUDNN in the environment: `none` is a GPU without it,
-// `say` prints on stderr what is prepared, `hungry` wants more workspace than is planned for the part of the plan,
+// Attention as a plain loop, in place of src/kernels/cuda/attention/fused_attention.cpp: bf16 operands and results,
+// fp32 inside, with the library's masks and memory. ESPALIER_EMULATED_CUDNN in the environment: `none` is a GPU without
+// cuDNN, `say` prints prepared calls on stderr, `hungry` needs more workspace than planned for the planned part,
 // `starving` for every part.
 #include "kernels/cuda/attention/fused_attention.hpp"
 
@@ -90,7 +90,7 @@ struct Head {
 
   const AttentionShape& shape() const { return call.shape; }
   Place Queries(int64_t rows) const { return {batch, rows, shape().QueryRow(), head, shape().head_dim}; }
-  /// Of the dense o and its gradient.
+  /// Place of the dense o and its gradient.
   Place Results(int64_t rows) const { return {batch, rows, shape().heads * shape().head_dim, head, shape().head_dim}; }
   Place Keys(int64_t rows) const {
     return {batch, rows, shape().KeyRow(), head * shape().kv_heads / shape().heads, shape().head_dim};
@@ -122,7 +122,7 @@ void Forward(const Head& h, const FusedMemory& m) {
   Store(o, m.o, h.Results(s.queries));
 }
 
-/// What one head of queries adds to dk and dv, and its dq.
+/// Adds one head of queries to dk and dv, and computes its dq.
 void Backward(const Head& h, const FusedMemory& m, Rows& dk, Rows& dv) {
   const AttentionShape& s = h.shape();
   const Place results = h.Results(h.call.query_rows), keys = h.Keys(h.call.key_rows);
@@ -153,7 +153,7 @@ void BackwardOfKeys(const FusedCall& call, const FusedMemory& m, int64_t batch, 
   Store(dv, m.dv, at);
 }
 
-/// As the front end, which looks at every operand but lse.
+/// Checks every operand except lse, as the front end does.
 void CheckAligned(const FusedMemory& m) {
   constexpr uintptr_t kAlignment = 16;
   for (const void* x : {m.q, m.k, m.v, m.o, m.d_o, m.dq, m.dk, m.dv})
@@ -161,19 +161,19 @@ void CheckAligned(const FusedMemory& m) {
           kAlignment);
 }
 
-/// The library leaves in its workspace what it likes.
+/// Overwrites the workspace, whose contents the library leaves undefined.
 void Scribble(const FusedMemory& m) {
   const Workspace workspace = AlignedWorkspace(m.workspace, m.workspace_bytes);
   std::memset(workspace.data, 0xff, static_cast<size_t>(workspace.bytes));
 }
 
-/// Bytes for a part of a call, of which `wanted` are planned; a library that wants more is emulated, too.
+/// Bytes for a part of a call, of which `wanted` are planned; a library that needs more is emulated, too.
 Offer Ask(AttentionPart part, AttentionPart first, int64_t wanted, int64_t usable) {
   const bool is_first = part.batch == first.batch && part.kv_heads == first.kv_heads;
   return {IsEmulated("starving") || (IsEmulated("hungry") && is_first) ? usable + 1 : wanted, ""};
 }
 
-/// What the library computes at once, of at most `first`; nothing if it refuses.
+/// The part that the library computes in one call, at most `first`; nothing if it refuses.
 std::optional<AttentionPart> Choose(const char* what, const FusedCall& call, AttentionPart first, int64_t wanted,
                                     int64_t usable) {
   const AttentionShape& s = call.shape;
@@ -196,7 +196,7 @@ std::optional<AttentionPart> ChooseForward(const FusedCall& call, int64_t worksp
 }
 
 std::optional<AttentionPart> ChooseBackward(const FusedCall& call, int64_t workspace_bytes) {
-  if (call.shape.queries == 1 && call.shape.keys == 1) return std::nullopt;  // it has none
+  if (call.shape.queries == 1 && call.shape.keys == 1) return std::nullopt;  // the library has no kernel for it
   return Choose("attention_grad", call, PartOfBackward(call.shape, call.backward),
                 BackwardPartBytes(call.shape, call.backward), UsableByPart(call, workspace_bytes));
 }

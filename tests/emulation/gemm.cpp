@@ -23,15 +23,15 @@ void Store(void* x, Dtype dtype, int64_t i, float value) {
     static_cast<Bf16*>(x)[i] = ToBf16(value);
 }
 
-/// What the sum for c[i,j] is multiplied by.
+/// The factor of the sum for c[i,j].
 float ScaleOf(const Gemm& gemm, const GemmOperands& memory, int64_t i, int64_t j) {
   if (gemm.scales == Scales::kNone) return 1;
   const bool rows = gemm.scales == Scales::kRow;
   return memory.a_scales[rows ? i : 0] * memory.b_scales[rows ? j : 0];
 }
 
-/// Tensor cores take fp8 operands that are contiguous along the contracted dim, in whole pieces of 16 bytes, and not
-/// two of e5m2.
+/// Tensor cores take fp8 operands that are contiguous along the contracted dim, in multiples of 16 bytes, and not two
+/// of e5m2.
 void CheckFp8(const Gemm& gemm) {
   if (gemm.scales == Scales::kNone) return;
   const GemmShape& s = gemm.shape;
@@ -40,7 +40,7 @@ void CheckFp8(const Gemm& gemm) {
   CHECK(gemm.input == Dtype::kF8E4M3 || gemm.TypeOfB() == Dtype::kF8E4M3, "GEMM {}: both are e5m2", ToString(gemm));
 }
 
-/// Rows are summed side by side, so that the loop over a row of c is a vector's.
+/// The elements of a row are summed side by side, so that the loop over a row of c is vectorized.
 void MultiplyRow(const Gemm& gemm, const GemmOperands& memory, int64_t i) {
   const GemmShape& s = gemm.shape;
   std::vector<float> sums(static_cast<size_t>(s.n));

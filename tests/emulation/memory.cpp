@@ -1,8 +1,7 @@
-// Memory of the emulated runtime, and what it says of its GPUs. Memory of the device is the host's, told apart by
-// address: it holds NaNs at first, a copy in the wrong direction is an error, one from pageable memory is there only
-// once its stream was awaited, and the program may take ESPALIER_EMULATED_BYTES of it. There are
-// ESPALIER_EMULATED_GPUS; a thread that uses another one than the process chose, as one that chose none may, is
-// refused.
+// Memory of the emulated runtime, and its GPUs. Device memory is host memory, distinguished by address: it holds NaNs
+// at first; a copy in the wrong direction is an error; a copy from pageable memory arrives only once its stream was
+// awaited; and the program may take ESPALIER_EMULATED_BYTES of it. There are ESPALIER_EMULATED_GPUS; as in CUDA, a
+// thread uses device 0 until cudaSetDevice, and is refused if the process has chosen another one.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -30,7 +29,7 @@ std::mutex mutex;
 std::map<const std::byte*, Block> blocks;
 size_t used = 0;
 std::atomic<int> opened = -1;  ///< the GPU that the process chose first
-thread_local int device = 0;   ///< as with CUDA, a thread that chooses none is on the first
+thread_local int device = 0;   ///< as in CUDA, device 0 until cudaSetDevice
 
 int Gpus() { return static_cast<int>(Setting("ESPALIER_EMULATED_GPUS", 1)); }
 size_t DeviceBytes() { return Setting("ESPALIER_EMULATED_BYTES", size_t{64} << 30); }
@@ -78,7 +77,7 @@ using namespace espalier::emulation;
 extern "C" {
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
-  constexpr size_t kAlignment = 256;  // as on a device
+  constexpr size_t kAlignment = 256;  // the alignment on a device
   if (Capturing()) return cudaErrorStreamCaptureUnsupported;
   if (!OnItsGpu()) return cudaErrorInvalidDevice;
   {
@@ -124,7 +123,7 @@ cudaError_t cudaHostUnregister(void* memory) {
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   if (Capturing()) return cudaErrorStreamCaptureUnsupported;
   if (!IsAllowed(to, from, bytes, kind)) return cudaErrorInvalidMemcpyDirection;
-  // It waits for the default stream; but from pageable memory only until the bytes have left it.
+  // Waits for the default stream; a copy from pageable memory only waits until the bytes have been read.
   if (const cudaError_t error = cudaStreamSynchronize(nullptr); error != cudaSuccess) return error;
   if (kind == cudaMemcpyHostToDevice && PlaceOf(from, bytes) == Place::kPageable) {
     const auto* at = static_cast<const std::byte*>(from);

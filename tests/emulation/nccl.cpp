@@ -1,7 +1,7 @@
 // The calls of NCCL that Espalier makes, over MPI, on the host's memory. A call returns only when its peers have issued
 // theirs (sends are synchronous, collectives exchange with everyone): an order that could make GPUs wait for each other
-// hangs here, whatever the sizes. Sums are made in rank order, in fp32, rounded once. Refused is what NCCL forbids
-// beside graphs, and memory that overlaps.
+// hangs here, whatever the sizes. Sums are made in rank order, in fp32, rounded once. Calls that NCCL forbids next to
+// graphs, and overlapping memory, are refused.
 #include <nccl.h>
 
 #include <algorithm>
@@ -21,11 +21,11 @@
 using espalier::MpiState;
 
 struct ncclComm {
-  MPI_Comm mpi = MPI_COMM_NULL;  ///< none if there is one rank
+  MPI_Comm mpi = MPI_COMM_NULL;  ///< none for a single rank
   int rank = 0, size = 1;
   int polls_until_made = 0;
-  bool in_graph = false;  ///< some call was captured
-  uint32_t sums = 0;      ///< that a switch has made, from a number that is another in every run
+  bool in_graph = false;  ///< a call was captured
+  uint32_t sums = 0;      ///< number of sums that a switch has made, from a start that differs in every run
 };
 
 namespace {
@@ -102,7 +102,7 @@ class Messages {
   }
 
   std::vector<MPI_Request> requests_;
-  std::vector<int> bytes_;  ///< of receives; -1: a send
+  std::vector<int> bytes_;  ///< bytes of receives; -1: a send
   std::vector<Sent> own_sends_;
   std::vector<Received> own_receives_;
 };
@@ -133,7 +133,7 @@ void Sum(const std::vector<std::vector<std::byte>>& shards, size_t first, void* 
   }
 }
 
-/// With ESPALIER_EMULATED_NVLS=1, as where switches add up.
+/// With ESPALIER_EMULATED_NVLS=1, as if switches reduce.
 bool SwitchAdds() {
   const auto is = [](const char* name, const char* wanted) {
     const char* value = std::getenv(name);
@@ -156,8 +156,8 @@ void Reduce(ncclComm* comm, const void* from, size_t step, void* to, size_t coun
 /// Sends and receives between ncclGroupStart and ncclGroupEnd, all on one stream.
 struct PointToPoint {
   ncclComm* comm;
-  const void* from;  ///< of a send
-  void* to;          ///< of a receive
+  const void* from;  ///< source of a send
+  void* to;          ///< destination of a receive
   size_t bytes;
   int peer;
   cudaStream_t stream;
@@ -191,7 +191,7 @@ void CheckBesideGraphs(ncclComm* comm) {
     Refuse("a call on a communicator that a graph under way may hold");
 }
 
-/// The memory of both sides, in bytes, and the offset of one in the other if a call is in place.
+/// Checks the memory of both sides, in bytes, and the offset of one in the other if a call is in place.
 void CheckInPlace(const void* from, size_t from_bytes, const void* to, size_t to_bytes, std::ptrdiff_t to_behind_from) {
   const auto *a = static_cast<const std::byte*>(from), *b = static_cast<const std::byte*>(to);
   if (a < b + to_bytes && b < a + from_bytes && b - a != to_behind_from)
@@ -205,11 +205,11 @@ ncclResult_t Issue(ncclComm* comm, cudaStream_t stream, std::function<void()> wo
   return ncclSuccess;
 }
 
-/// What a unique id holds. Its maker has to be member 0, which NCCL does not ask for.
+/// The content of a unique id. Its maker must be member 0, which NCCL does not require.
 struct EmulatedId {
   char word[16] = "emulated";
   int maker = 0;   ///< world rank
-  int number = 0;  ///< among those that it made
+  int number = 0;  ///< number among the ids that it made
 };
 
 int WorldRank() {
@@ -220,7 +220,7 @@ int WorldRank() {
   return rank;
 }
 
-/// World ranks of the members, who tell the maker of the id who they are.
+/// World ranks of the members, who send their ranks to the maker of the id.
 std::vector<int> Meet(const EmulatedId& id, int ranks, int rank) {
   const int self = WorldRank(), tag = id.number;
   std::vector<int> members(static_cast<size_t>(ranks), -1);

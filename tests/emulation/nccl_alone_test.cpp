@@ -1,6 +1,6 @@
 // One rank of many, alone: communicators of one rank, on which every kind of instruction runs, issued and in a graph.
-// Values are then those of nobody: what is tested is that the calls are accepted. Built twice: over the emulation, and
-// over CUDA and NCCL (tests/gpu), where it needs one GPU and exits 77 without.
+// Values then have no meaning: the test checks that the calls are accepted. Built twice: over the emulation, and over
+// CUDA and NCCL (tests/gpu), where it needs one GPU and exits 77 without.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-/// The communication of a program, resolved as an executor does.
+/// The communication of a program, resolved as in an executor.
 std::vector<CommInstruction> Resolve(const Program& program, const Coordinate& coordinate, const Arena& arena) {
   const auto tensors = [&](const std::vector<Operand>& operands) {
     std::vector<Tensor> all;
@@ -44,7 +44,7 @@ std::vector<CommInstruction> Resolve(const Program& program, const Coordinate& c
   return instructions;
 }
 
-/// A stream for each lane, from an event of the first to another.
+/// A stream for each lane, from an event of the first stream to another.
 class Lanes {
  public:
   cudaStream_t First() const { return streams_.Compute(); }

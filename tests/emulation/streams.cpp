@@ -1,7 +1,7 @@
 // Streams, events and graphs of the emulated runtime. Work runs when it is issued, in the thread that issues it; or,
-// with ESPALIER_EMULATED_STREAMS=late, only when something waits for it, and of other streams no more than events
-// demand: so that a wait that is missing is a wrong result. (Not over NCCL, whose emulated calls wait for other
-// ranks'.) ESPALIER_EMULATED_CAPTURE names where a capture fails: `inside` (an event is recorded), `end` or
+// with ESPALIER_EMULATED_STREAMS=late, only when something waits for it, and on other streams only as far as events
+// require, so that a missing wait gives a wrong result. (Not over NCCL, whose emulated calls wait for other ranks'.)
+// ESPALIER_EMULATED_CAPTURE names the place at which a capture fails: `inside` (an event is recorded), `end` or
 // `instantiate`.
 #include <algorithm>
 #include <chrono>
@@ -30,13 +30,13 @@ struct CUgraphExec_st {
 struct CUstream_st {
   std::deque<Work> works;
   long issued = 0, done = 0;
-  CUgraph_st* captured = nullptr;             ///< into which it is captured
-  long captured_works = 0, joined_works = 0;  ///< of the capture, and how many of them other streams await
+  CUgraph_st* captured = nullptr;             ///< graph into which it is captured
+  long captured_works = 0, joined_works = 0;  ///< works of the capture, and how many of them other streams wait for
 };
 struct CUevent_st {
-  CUstream_st* stream = nullptr;   ///< on which it was recorded last
-  long ticket = 0;                 ///< work of it, or of what is captured of it, before that
-  CUgraph_st* captured = nullptr;  ///< into which that was captured
+  CUstream_st* stream = nullptr;   ///< stream on which it was recorded last
+  long ticket = 0;                 ///< work of the stream, or captured work, before the record
+  CUgraph_st* captured = nullptr;  ///< graph into which the record was captured
   bool timed = false;
   std::chrono::steady_clock::time_point time;
 };
@@ -51,7 +51,7 @@ thread_local std::set<CUstream_st*> captured_streams;
 
 /// Launches of graphs that the host has not awaited: the stream, and its work up to the end of the graph.
 std::map<CUstream_st*, long> launches;
-int graphs = 0;  ///< that may be launched
+int graphs = 0;  ///< graphs that may be launched
 
 CUstream_st& Of(cudaStream_t stream) {
   static CUstream_st default_stream;
@@ -79,7 +79,7 @@ void RunUntil(CUstream_st& stream, long ticket) {
   }
 }
 
-/// As a host that waits.
+/// Waits as the host does.
 void Await(CUstream_st& stream, long ticket) {
   RunUntil(stream, ticket);
   const std::lock_guard lock(mutex);
@@ -115,7 +115,7 @@ void EnqueueLate(cudaStream_t to, Work work) {
 
 namespace {
 
-/// Kernels and NCCL's calls go the same way.
+/// Kernels and NCCL's calls use the same path.
 void EnqueueLaunch(cudaStream_t stream, Work work) {
   if (!OnItsGpu()) Fail("a launch on another GPU than its stream's");
   Enqueue(stream, std::move(work));
@@ -156,7 +156,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned) {
   CUstream_st& stream = Of(to);
   if (event->stream == nullptr) return cudaSuccess;
   if (event->captured != nullptr) {
-    if (event->captured != capture) return cudaErrorCapturedEvent;  // of no capture, or of one that is over
+    if (event->captured != capture) return cudaErrorCapturedEvent;  // recorded in no capture, or in a finished one
     stream.captured = capture;                                      // it joins
     captured_streams.insert(&stream);
     if (event->stream != &stream) event->stream->joined_works = std::max(event->stream->joined_works, event->ticket);
@@ -199,7 +199,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (event->stream != nullptr) Await(*event->stream, event->ticket);
   return cudaSuccess;
 }
-/// Whoever asks is waiting.
+/// A query counts as a wait.
 cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   for (const cudaEvent_t event : {from, to}) {

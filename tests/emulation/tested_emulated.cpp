@@ -14,7 +14,7 @@ void RunTested(std::string_view op, const KernelCall& call) {
   constexpr unsigned char kNan = 0xff, kGuard = 0xa5;
   constexpr size_t kGuardBytes = 64, kAlignment = cuda::kWorkspaceAlignment;
   const auto bytes = static_cast<size_t>(PlannedWorkspace(op, call));
-  // As far before a multiple of the libraries' alignment as a buffer can begin.
+  // Starts as far before a multiple of the libraries' alignment as a buffer can begin.
   std::vector<unsigned char> workspace(bytes + kGuardBytes + 2 * kAlignment, kGuard);
   const size_t begin = kAlignment - reinterpret_cast<uintptr_t>(workspace.data()) % kAlignment + cuda::kBufferAlignment;
   workspace.resize(begin + bytes + kGuardBytes);

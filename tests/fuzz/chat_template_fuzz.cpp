@@ -1,4 +1,4 @@
-// Chat templates: any bytes are refused, as a template or when they render, or give text and spans that lie in it.
+// Chat templates: any bytes are refused, as a template or when they render, or give text and spans inside it.
 #include <nlohmann/json.hpp>
 
 #include "espalier/text/chat_template.hpp"
@@ -7,7 +7,7 @@
 namespace espalier::fuzz {
 namespace {
 
-/// What one rendering may make, and its values besides.
+/// Limit of one rendering, values included.
 constexpr int64_t kMostBytes = int64_t{1} << 30;
 
 void TryTemplate(const std::string& bytes) {

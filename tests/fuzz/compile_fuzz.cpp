@@ -1,6 +1,6 @@
-// What a deck makes: each line of the input is one key=value over a good deck, and "ranks=N" how many ranks plan for.
-// Whatever the values, they are refused with messages, or the programs of all ranks are compiled, placed in memory and
-// checked. What is allowed but takes more than a second (thousands of layers, ranks or microbatches) is left to
+// Compiles random decks: each line of the input is one key=value over a good deck, and "ranks=N" gives the number of
+// ranks. The values are refused with messages, or the programs of all ranks are compiled, placed in memory and checked.
+// Valid decks that take more than a second (thousands of layers, ranks or microbatches) are left to
 // tests/restart/attack_sizes.py.
 #include <algorithm>
 #include <charconv>
@@ -34,15 +34,15 @@ Input ReadInput(const std::string& text) {
   return input;
 }
 
-/// Passes of microbatches through layers over the whole world, with the hops of a ring: small enough to compile
-/// thousands of times.
+/// Microbatches times layers over the whole world, times the hops of a ring: small enough to compile thousands of
+/// times.
 bool IsSmall(const Deck& deck, const Mesh& mesh) {
   const double work = double(deck.model.layers) * double(BatchOf(deck, mesh).microbatches) * double(deck.parallel.cp);
   return mesh.Ranks() <= kMostRanks && work <= kMostWork && deck.model.layers * mesh.Degree(Axis::kPp) <= kMostWork &&
          work * mesh.Ranks() <= 4 * kMostWork;
 }
 
-/// Every buffer of a rank is in its arena, and the arena is no larger than the relations promise.
+/// Checks that every buffer of a rank is in its arena, and that the arena is no larger than the relations promise.
 void RequirePlaced(const Program& program) {
   const auto placed = [&](const Operand& operand) {
     return operand.bytes >= 0 && operand.offset >= 0 && operand.offset <= program.arena_bytes - operand.bytes;

@@ -1,5 +1,6 @@
-// What the fuzz targets share. A target is one function over bytes, LLVMFuzzerTestOneInput: libFuzzer drives it (meson
-// option `fuzz`, clang), or runner.cpp, which replays a corpus and mutates it from a seed (any compiler).
+// Declarations that the fuzz targets share. A target is one function over bytes, LLVMFuzzerTestOneInput: libFuzzer
+// drives it (meson option `fuzz`, clang), or runner.cpp, which replays a corpus and mutates it from a seed (any
+// compiler).
 #pragma once
 
 #include <cstddef>
@@ -14,13 +15,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace espalier::fuzz {
 
-/// Bytes that operator new has given out and not taken back, and the most since the last Reset.
+/// Bytes that operator new has allocated and that are not freed, and their maximum since the last Reset.
 struct Heap {
   static void Reset();
-  static int64_t Peak();  ///< above what was held at the last Reset
+  static int64_t Peak();  ///< peak above the bytes that were allocated at the last Reset
 };
 
-/// What the runner reports beside its own counts.
+/// Counts that the runner reports besides its own.
 struct Tally {
   int64_t accepted = 0;  ///< inputs that were found good
   int64_t peak = 0;      ///< most bytes of one input
@@ -34,8 +35,7 @@ inline void Require(bool holds, const std::string& what) {
   std::abort();
 }
 
-/// True if `work` refuses its input as a user's error of the kind `status`; anything else that it throws ends the
-/// process.
+/// True if `work` refuses its input as a user's error with `status`; any other exception ends the process.
 template <typename Work>
 bool IsRefused(ExitStatus status, const Work& work) {
   try {
@@ -48,7 +48,7 @@ bool IsRefused(ExitStatus status, const Work& work) {
   }
 }
 
-/// Call around what reads the input: holds it to `most` bytes of heap.
+/// Calls code that reads the input, with a limit of `most` bytes of heap.
 template <typename Work>
 auto Within(int64_t most, const Work& work) {
   struct Guard {

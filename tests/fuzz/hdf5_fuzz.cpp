@@ -1,4 +1,4 @@
-// Token files of HDF5: any bytes are refused or give samples whose tokens lie in the vocabulary.
+// HDF5 token files: any bytes are refused or give samples whose tokens are in the vocabulary.
 #include <algorithm>
 #include <fstream>
 
@@ -14,7 +14,7 @@ constexpr int64_t kVocab = 300, kSeqLen = 3, kMostSamples = 64;
 /// The library's own memory does not count; ids are converted to 8 bytes.
 int64_t Allowance(size_t bytes) { return (int64_t{1} << 20) + 16 * static_cast<int64_t>(bytes); }
 
-/// Samples from both ends: a dataset may have any number, since what was never written reads as zeros.
+/// Reads samples from both ends: a dataset may have any number, since unwritten parts read as zeros.
 void ReadEnds(TokenSource& source) {
   Sample read;
   const int64_t most = std::min(source.samples(), kMostSamples);

@@ -1,4 +1,4 @@
-// Counts what operator new gives out: an input must not make the program ask for more than it can confirm.
+// Counts what operator new allocates: an input must not make the program allocate more than the input's size justifies.
 #include <malloc.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@ namespace {
 std::atomic<int64_t> held = 0, base = 0, peak = 0;
 
 void* Take(std::size_t bytes, std::size_t alignment) {
-  // A size that no machine has is refused as the library would refuse it.
+  // An impossible size is refused as the library would refuse it.
   void* memory = alignment == 0 ? std::malloc(bytes == 0 ? 1 : bytes)
                                 : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   if (memory == nullptr) throw std::bad_alloc();
@@ -37,7 +37,7 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
 void* operator new[](std::size_t bytes, std::align_val_t alignment) {
   return Take(bytes, static_cast<std::size_t>(alignment));
 }
-// Also those that std::stable_sort takes its buffer by: sanitizers have their own.
+// Replaces these operators too, with which std::stable_sort allocates its buffer: sanitizers have their own.
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   try {
     return Take(bytes, 0);

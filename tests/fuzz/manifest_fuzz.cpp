@@ -1,5 +1,5 @@
-// MANIFESTs, twice each: as they are, when only those with the right checksum pass; and with the checksum made right,
-// so that the code after it is reached too. Those that pass are then used: verified, and loaded from.
+// MANIFESTs, each tested twice: unchanged, when only a right checksum passes; and with a corrected checksum, so that
+// the code after the check is reached too. A MANIFEST that passes is then verified and loaded from.
 #include "small_checkpoint.hpp"
 
 namespace espalier::fuzz {
@@ -9,14 +9,14 @@ constexpr size_t kEndLine = std::string_view("end 00000000\n").size();
 
 std::string EndLine(std::string_view body) { return fmt::format("end {:08x}\n", ChecksumOf(body)); }
 
-/// Everything before the last line, which is replaced if there is one.
+/// Everything before the last line, which is replaced if it exists.
 std::string Seal(const std::string& text) {
   const bool ended = text.size() >= kEndLine && text.compare(text.size() - kEndLine, 4, "end ") == 0;
   const std::string body = ended ? text.substr(0, text.size() - kEndLine) : text;
   return body + EndLine(body);
 }
 
-/// True if it reads; then it prints as what reads the same.
+/// True if the text can be read; then its printed form must read the same.
 bool Reads(const std::string& text) {
   Manifest manifest;
   const bool refused = Within(Allowance(text.size()), [&] {
@@ -40,7 +40,7 @@ void TryManifest(const std::string& text) {
   checkpoint.Write("MANIFEST", sealed);
   Within(LoadAllowance(sealed.size()), [&] {
     const bool loads = checkpoint.Loads();
-    // A load checks every byte, as verifying does.
+    // A load checks every byte, as a verification does.
     Require(checkpoint.Verifies() || !loads, "a damaged checkpoint was loaded");
   });
 }

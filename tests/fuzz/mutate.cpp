@@ -108,7 +108,7 @@ void Mutator::ReplaceNumber(std::string& text) {
 void Mutator::OverwriteInteger(std::string& text) {
   const size_t bytes = size_t{1} << Draw(4);
   if (text.size() < bytes) return;
-  // Headers lie at the start, on multiples of their size.
+  // Headers are at the start, at multiples of their size.
   const size_t place =
       Draw(2) == 0 ? Draw(std::min<size_t>(text.size(), 64) / bytes) * bytes : Draw(text.size() - bytes + 1);
   const uint64_t value = kIntegers[Draw(kIntegers.size())];
@@ -118,7 +118,7 @@ void Mutator::OverwriteInteger(std::string& text) {
 void Mutator::Repeat(std::string& text) {
   const auto [begin, length] = Draw(2) == 0 ? Lines(text) : Part(text);
   const std::string part = text.substr(begin, length);
-  // Rarely very often: what takes more than linear time or room must show.
+  // Rarely very often, to expose more than linear time or memory.
   const uint64_t times = Draw(64) == 0 ? Draw(kMostBytes) : 1 + Draw(4);
   std::string many;
   for (uint64_t i = 0; i < times && many.size() < kMostBytes && !part.empty(); ++i) many += part;

@@ -1,5 +1,5 @@
-// What the targets that end in a deck share: whatever the input, it is refused with its errors or gives a deck whose
-// effective deck gives it again.
+// Shared by the targets that end in a deck: any input is refused with its errors, or gives a deck whose effective deck
+// gives the same deck again.
 #pragma once
 
 #include "espalier/deck/print.hpp"
@@ -7,8 +7,8 @@
 
 namespace espalier::fuzz {
 
-/// `read` makes a Deck of an input of `bytes` bytes. Tables of the TOML library and messages take a few hundred bytes
-/// for one of the text.
+/// `read` makes a Deck from an input of `bytes` bytes. Tables of the TOML library and messages take a few hundred bytes
+/// per byte of text.
 template <typename Read>
 void TryDeck(size_t bytes, const Read& read) {
   std::string effective;

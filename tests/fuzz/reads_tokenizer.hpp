@@ -1,5 +1,5 @@
-// What the targets of tokenizers share: any bytes are refused or are a tokenizer whose ids lie in its vocabulary, and
-// which decodes every id of it.
+// Shared by the targets of tokenizers: any bytes are refused, or are a tokenizer whose ids are in its vocabulary, and
+// which decodes all of them.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace espalier::fuzz {
 
-/// Parsed JSON takes some hundred bytes for a value of one; an encoder has a cache of words of 2 MiB.
+/// Parsed JSON takes some hundred bytes for a value of one byte; an encoder has a cache of words of 2 MiB.
 inline int64_t TokenizerAllowance(size_t bytes) { return (int64_t{16} << 20) + 400 * static_cast<int64_t>(bytes); }
 
 /// Encodes and decodes.

@@ -31,8 +31,7 @@ std::string input, kept_as;
 constexpr std::array kSignals = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGPROF};
 std::array<struct sigaction, kSignals.size()> before;
 
-/// Keeps the input and leaves the signal to whoever had it before: a sanitizer, which says what it knows, or the
-/// system.
+/// Keeps the input and passes the signal on to the previous handler: a sanitizer, which reports, or the system.
 extern "C" void Keep(int signal) {
   const int file = ::open(kept_as.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   if (file >= 0 && ::write(file, input.data(), input.size()) >= 0) {
@@ -41,11 +40,11 @@ extern "C" void Keep(int signal) {
   }
   for (size_t i = 0; i < kSignals.size(); ++i)
     if (kSignals[i] == signal) ::sigaction(signal, &before[i], nullptr);
-  // Those of a bad instruction come again by themselves.
+  // Signals of a bad instruction occur again by themselves.
   if (signal == SIGPROF) ::raise(signal);
 }
 
-/// On a stack of its own: the usual one may be what has run out.
+/// On a separate stack: the usual one may have overflowed.
 void KeepOnSignals() {
   static std::array<char, 1 << 16> stack;
   const stack_t own{stack.data(), 0, stack.size()};
@@ -56,7 +55,7 @@ void KeepOnSignals() {
   for (size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &before[i]);
 }
 
-/// SIGPROF after so much processor time: a hang, however busy the machine is.
+/// SIGPROF after this much processor time: a hang, however busy the machine is.
 void SetClock(int seconds) {
   const itimerval timer{{0, 0}, {seconds, 0}};
   ::setitimer(ITIMER_PROF, &timer, nullptr);
@@ -83,7 +82,7 @@ std::vector<std::string> ReadCorpus(const fs::path& path) {
   return corpus;
 }
 
-/// Whole words of texts: what grammar a format has.
+/// Whole words of texts: the grammar of a format.
 std::vector<std::string> WordsOf(const std::vector<std::string>& corpus) {
   std::vector<std::string> words;
   for (const std::string& text : corpus)
@@ -108,8 +107,8 @@ void Try(std::string bytes) {
   SetClock(0);
 }
 
-/// Tries each. Returns what is worth changing: all of them, and the good ones as often as makes them half, since those
-/// that are broken already seldom get far.
+/// Tries each input. Returns the inputs that are worth changing: all of them, and the good ones often enough to be half
+/// of the list, since broken inputs seldom get far.
 std::vector<std::string> Replay(const std::vector<std::string>& corpus) {
   std::vector<std::string> good, all = corpus;
   for (const std::string& text : corpus) {
@@ -143,7 +142,7 @@ int main(int argc, char** argv) {
   Mutator mutator(mutated, WordsOf(corpus), seed);
   const double start = ProcessorMs();
   for (int64_t i = 0; i < count; ++i) Try(mutator.Next());
-  // Read by run.sh.
+  // run.sh reads this line.
   std::printf(
       "%s seed=%llu corpus=%zu corpus_accepted=%lld mutated=%lld accepted=%lld seconds=%.1f slowest_ms=%.1f "
       "heap=%lld\n",

@@ -1,4 +1,4 @@
-// Safetensors: any bytes are refused or are a file whose tensors lie inside of it, and can be read.
+// Safetensors: any bytes are refused, or are a file whose tensors are inside it and can be read.
 #include <fstream>
 #include <vector>
 
@@ -9,7 +9,7 @@
 namespace espalier::fuzz {
 namespace {
 
-/// JSON takes some hundred bytes for a value of one.
+/// JSON takes some hundred bytes for a value of one byte.
 int64_t Allowance(size_t bytes) { return (int64_t{1} << 20) + 400 * static_cast<int64_t>(bytes); }
 
 void TryFile(const std::string& bytes) {

@@ -1,6 +1,6 @@
-// A shard's file, twice each: in a checkpoint that knows other bytes, where it is refused; and with every checksum and
-// size made right, where the bytes at the tensors' places are what is loaded, whatever the file says of itself. An
-// input leaves out the megabyte of zeros that HDF5 keeps between its own words and the tensors.
+// A shard file, tested twice: in a checkpoint with other checksums, where it is refused; and with corrected checksums
+// and sizes, where the bytes at the tensors' offsets are loaded, whatever HDF5's own structures contain. An input
+// leaves out the megabyte of zeros that HDF5 keeps between its own structures and the tensors.
 #include "small_checkpoint.hpp"
 
 namespace espalier::fuzz {
@@ -21,7 +21,7 @@ struct Base {
   const Manifest manifest = ReadManifest(checkpoint.dir());
 };
 
-/// The MANIFEST that fits these bytes; empty if a tensor would lie beyond their end.
+/// The MANIFEST that fits these bytes; empty if a tensor would exceed them.
 std::string Fit(Manifest manifest, const std::string& bytes) {
   const auto file = static_cast<int>(manifest.FindFile(kShard) - manifest.files.data());
   manifest.files[static_cast<size_t>(file)].bytes = static_cast<int64_t>(bytes.size());
@@ -37,14 +37,14 @@ std::string Fit(Manifest manifest, const std::string& bytes) {
   return Print(manifest);
 }
 
-/// Every tensor in memory equals the bytes at the offsets of its pieces in the files.
+/// Checks that every tensor in memory equals the bytes at the offsets of its boxes in the files.
 void RequireLoaded(Base& base, const std::string& bytes) {
   for (const LocalTensor& local : base.checkpoint.local()) {
     const StateTensor& tensor = *local.tensor;
     if (tensor.part) continue;
     const ManifestTensor& stored = *base.manifest.Find(tensor.name);
     for (const ManifestPiece& piece : stored.pieces) {
-      // One tensor of one dim or cut on dim 0 alone is contiguous: enough to show that places are right.
+      // A tensor with one dim, or cut only on dim 0, is contiguous: enough to check the offsets.
       const int64_t row = Volume(tensor.type.shape) / tensor.type.shape[0] * SizeOf(tensor.type.dtype);
       const int64_t size = stored.BytesOf(piece);
       if (base.manifest.files[static_cast<size_t>(piece.file)].name != kShard || size % row != 0 ||

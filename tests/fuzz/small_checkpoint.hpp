@@ -1,4 +1,4 @@
-// A checkpoint of a few small tensors in two shards, for inputs to be put in its files' place.
+// A checkpoint of a few small tensors in two shards, whose files are replaced by inputs.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,10 +12,10 @@
 
 namespace espalier::fuzz {
 
-/// Texts are read into a few hundred bytes for one of theirs.
+/// Parsed texts take a few hundred bytes per byte.
 inline int64_t Allowance(size_t bytes) { return (int64_t{1} << 18) + 512 * static_cast<int64_t>(bytes); }
 
-/// Beside its state a load needs the MANIFEST and a buffer of 4 MiB.
+/// Besides its state a load needs the MANIFEST and a buffer of 4 MiB.
 inline int64_t LoadAllowance(size_t manifest_bytes) { return (int64_t{4} << 20) + Allowance(manifest_bytes); }
 
 class SmallCheckpoint {
@@ -43,7 +43,7 @@ class SmallCheckpoint {
     std::ifstream in(dir_ + "/" + name, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  /// In place: a file that is emptied first waits for the disk when it is closed.
+  /// Written in place: a file that is truncated first waits for the disk when it is closed.
   void Write(const std::string& name, const std::string& bytes) const {
     const std::string path = dir_ + "/" + name;
     std::fstream(path, std::ios::binary | std::ios::in | std::ios::out)
@@ -51,7 +51,7 @@ class SmallCheckpoint {
     std::filesystem::resize_file(path, bytes.size());
   }
 
-  /// True if a restart would take it. The bytes of its tensors are then in `state`.
+  /// True if a restart would accept it. The bytes of its tensors are then in `state`.
   bool Loads() {
     return !IsRefused(ExitStatus::kData, [&] { Load(dir_, tensors_, local_, Mesh(), world_); });
   }
@@ -59,7 +59,7 @@ class SmallCheckpoint {
     bool whole = false;
     return !IsRefused(ExitStatus::kData, [&] { whole = VerifyCheckpoint(dir_).damage.empty(); }) && whole;
   }
-  /// What Loads() has filled: tensors in their order.
+  /// The tensors that Loads() has filled, in order.
   const std::vector<LocalTensor>& local() const { return local_; }
 
  private:

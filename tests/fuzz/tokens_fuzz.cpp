@@ -1,4 +1,4 @@
-// Data files: any bytes are refused or give samples whose tokens lie in the vocabulary, and whose documents begin in
+// Data files: any bytes are refused, or give samples whose tokens are in the vocabulary, and whose documents begin in
 // rising order. The same bytes are read in every format but HDF5, and as the index of Megatron for a fixed .bin.
 #include <algorithm>
 #include <filesystem>

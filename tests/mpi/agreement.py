@@ -1,16 +1,15 @@
-"""Agreement of a run with itself, for decks with everything drawn at random: families, recipes, number formats, odd
-sizes, layouts and switches.
+"""Agreement of a run with itself, for random decks: families, recipes, number formats, odd sizes, layouts and switches.
   agreement.py [--full] [--pairs] [--seed S] [--draw N] [DRAWS [STATE]]
-      STATE: a file that remembers what was done, so that a stopped campaign goes on
+      STATE: a file that records finished work, so that a stopped campaign continues
 A draw trains a random deck for ten steps, up to five times:
   alone      on one rank
-  regrouped  on one rank with microbatches of another size: how far rounding alone goes
+  regrouped  on one rank with another microbatch size: shows the effect of rounding alone
   layout     on 2 to 4 ranks
   twin       in the same layout with other switches
   restart    from a random step of "layout" on, in another layout or with other switches
-Runs that differ in switches alone must have the same bits. Layouts must agree within the bounds below, at their first
-step before rounding has grown, and at the last. --pairs trains only what must have the same bits: layout, twin and a
-restart with other switches. --full prints each draw; --draw trains one again. Variables that begin with ESPALIER_ or
+Runs that differ only in switches must have the same bits. Layouts must agree within the bounds below, at their first
+step before rounding has grown, and at the last. --pairs trains only runs that must have the same bits: layout, twin and
+a restart with other switches. --full prints each draw; --draw repeats one draw. Variables that begin with ESPALIER_ or
 ONEDNN_ reach all ranks, and are printed. Needs ESPALIER."""
 import argparse, collections, itertools, os, random, signal, subprocess, sys
 
@@ -23,11 +22,11 @@ STEPS = 10
 RANKS = (2, 2, 3, 4, 4)
 SHORT = 6  # draws of CI
 # Largest relative differences of loss and norm between layouts, by kind of numbers: in the first step, and in any. Tiny
-# models round more than large ones: these are some three times what campaigns have seen (doc/dev/campaigns.md).
+# models round more than large ones: these are about three times the differences in campaigns (doc/dev/campaigns.md).
 BOUNDS = dict(zip(KINDS, [((1e-2, 1e-1), (3e-2, 6e-1)), ((2e-3, 6e-2), (2e-2, 3e-1)), ((1e-6, 1e-3), (1e-3, 1e-2)),
                           ((1e-6, 1e-5), (1e-4, 1e-3)), ((1e-6, 1e-5), (1e-5, 1e-3)), ((1e-6, 1e-5), (1e-5, 1e-3))]))
 CURVES = ("loss", "grad_norm")
-STAGES = ("parallel.pp", "pipeline.schedule", "pipeline.chunks")  # switches that go together
+STAGES = ("parallel.pp", "pipeline.schedule", "pipeline.chunks")  # switches that must be changed together
 
 
 class Failed(Exception):
@@ -40,13 +39,13 @@ def environment():
 
 
 def apart(mine, theirs, first):
-    """[[loss, norm] in step `first`, [loss, norm] at most from there on]: relative differences."""
+    """[[loss, norm] in step `first`, maximum of [loss, norm] from there on]: relative differences."""
     far = [[abs(a - b) / abs(b) for a, b in zip(mine.curve(key, first), theirs.curve(key, first))] for key in CURVES]
     return [[steps[0] for steps in far], [max(steps) for steps in far]]
 
 
 def same_run(mine, theirs):
-    """All bits that both have."""
+    """Whether two runs have equal bits in all steps that both have."""
     first = min(mine.steps)
     return (len(mine.steps) == STEPS - first + 1 and
             all(mine.curve(key) == theirs.curve(key, first) for key in CURVES) and
@@ -108,7 +107,7 @@ class Draw:
             self.must_be_same(restarted, layout, deck)
 
     def figure(self, what, mine, theirs, *decks, first=1):
-        """How far apart two runs are; those of one rank show what rounding alone does."""
+        """Distance of two runs; runs on one rank show the effect of rounding alone."""
         kind = min((deck.numbers for deck in decks), key=KINDS.index)
         far = apart(mine, theirs, first)
         self.figures.append([what, kind, *far])
@@ -123,7 +122,7 @@ class Draw:
             self.findings.append(f"other bits by {' '.join(self.switches)}\n{self.deck.text}\n{deck.text}")
 
     def to_blame(self, layout, deck):
-        """Switches without whose change the bits are the same."""
+        """Switches that, if left unchanged, make the bits equal."""
         units = [STAGES, *([key] for key in sorted({*self.deck.switches, *deck.switches} - {*STAGES}))]
         found = []
         for unit in units:
@@ -167,7 +166,7 @@ class Agreement:
             print(f"draw {number}: {what}: loss and norm {far}", flush=True)
 
     def report(self):
-        """A row for each kind: draws, then loss and norm, of the first step and of all."""
+        """A row for each kind: number of draws, then loss and norm, in the first step and in all."""
         by_kind = collections.defaultdict(list)
         for _, what, kind, *far in self.state["figures"]:
             by_kind[kind, what].append([*far[0], *far[1]])
@@ -190,7 +189,7 @@ def main():
     parser.add_argument("--seed", default="1", help="another campaign")
     parser.add_argument("--draw", type=int, help="only this draw")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the draw does not count
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the interrupted draw does not count
     campaign = Agreement(options.state, options.seed)
     if options.draw is not None:
         campaign.one(options.draw, True, options.pairs)

@@ -1,8 +1,9 @@
-"""What must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of rows,
-microbatches that take turns, early reduction of gradients, early cp communication, and the threads that make initial
-weights. Within a group all runs cut data and tensors alike, in sizes drawn at random; each must have the same losses,
-norms, weights and moments as the group's first, bit for bit. Reducing gradients after every microbatch regroups sums:
-rtol 1e-5. Sending gradients in bf16 rounds them: rtol 1e-3. The planned peak of every rank is what it used, exactly."""
+"""Settings that must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of
+rows, interleaved microbatches, early reduction of gradients, early cp communication, and the threads that make initial
+weights. Within a group all runs shard data and tensors in the same way, in sizes drawn at random; each must have the
+same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients after every microbatch
+regroups sums: rtol 1e-5. Sending gradients in bf16 rounds them: rtol 1e-3. The planned peak of every rank is exactly
+the used one."""
 import os
 
 from support.checkpoints import same_bits, tensors
@@ -44,8 +45,8 @@ def schedule(name):
     return f"pipeline.schedule={name}"
 
 
-# dp_shard and tp, what all runs of the group have besides sizes, and what each run has besides; the first run is what
-# the others are compared with.
+# dp_shard and tp, keys of all runs of the group besides sizes, and keys of each run; the others are compared with the
+# first run.
 GROUPS = [
     (1, 1, [], [[], [], [SELECTIVE], [FULL], [pp(2), FULL], [pp(3), SELECTIVE, TOGETHER], [pp(4)], [TOGETHER]]),
     (2, 1, [STEP], [[], [], [SELECTIVE], [FULL, ALWAYS], [NEVER], [FULL, NEVER], [AT_USE], [TWO_AHEAD, SELECTIVE],
@@ -62,16 +63,16 @@ GROUPS = [
                                     [PAIRS, pp(2), schedule("zbv")]]),
     (4, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [PAIRS]]),
     (4, 2, ["model.tie_embeddings=true"], [[], [PAIRS, TWO_AHEAD]]),
-    # Sums over axes that shard the state and over others, too: one order for all levels of ZeRO.
+    # Sums over axes that shard the state and over other axes: one order for all levels of ZeRO.
     (1, 1, [EACH, REPLICAS, CP, *BIASES], [[ZERO1], [ZERO2], [ZERO3], [ZERO1, LATE], [ZERO1, pp(2)]]),
     (2, 1, [EACH, REPLICAS, GPT2], [[ZERO1], [ZERO2], [ZERO3, FULL]]),
     (2, 2, [EACH, *BIASES], [[ZERO1], [ZERO2], [ZERO3, ALONE], [ZERO1, LATE]]),
     (1, 2, [EACH, CP, BF16, CHUNKS], [[ZERO1], [ZERO2, TWO_STRIPS], [ZERO3], [ZERO1, THREE_STRIPS]]),
     (2, 1, [EACH, REPLICAS, BF16], [[ZERO1], [ZERO2, LATE], [ZERO3]]),
-    # Gradients that are sent in bf16: each rank rounds its own, whatever overlaps with them.
+    # Gradients sent in bf16: each rank rounds its own, whatever overlaps with them.
     (2, 1, [BF16, STEP, *UNEVEN], [[], [LATE, FULL], [ZERO1], [pp(2)], [pp(2), schedule("zbv")]]),
     (4, 1, [BF16, EACH, ZERO2, *UNEVEN], [[], [LATE], [ZERO3, AT_USE], [pp(2), SELECTIVE]]),
-    # One microbatch per step: nothing is added.
+    # One microbatch per step, so nothing is accumulated.
     (2, 1, ["batch.global=2", "batch.micro=1"], [[], [LATE], [ZERO2], [STEP], [STEP, LATE], [ZERO1], [NEVER]]),
     (1, 2, [], [[], [ALONE], [SELECTIVE], [FULL], [FULL, ALONE], [pp(2), SELECTIVE],
                 [pp(2), schedule("zb-h1"), FULL, ALWAYS], [pp(2), schedule("zbv"), SELECTIVE],
@@ -96,8 +97,8 @@ GROUPS = [
     (1, 2, ["parallel.cp=2", "parallel.context=all_to_all"], [[], [FULL], [SELECTIVE, ALONE], [AT_ATTENTION]]),
     (1, 2, ["parallel.cp=2", "parallel.context=ring"], [[], [TWO_STRIPS], [THREE_STRIPS, FULL, TOGETHER],
                                                         [AT_ATTENTION]]),
-    # Windows and documents, whose input every stage reads. Zero's default follows pp, and with it when gradients of cp
-    # are added.
+    # Windows and documents, whose input every stage reads. Zero's default depends on pp, and determines when gradients
+    # of cp are added.
     (1, 2, ["parallel.cp=2", "parallel.context=ring", ZERO1, *MASKS], [[], [FULL], [SELECTIVE, TWO_STRIPS], [pp(2)],
                                                                 [pp(2), schedule("zbv"), FULL], [AT_ATTENTION]]),
     (1, 1, ["parallel.cp=2", "parallel.context=all_to_all", ZERO1, GPT2, *MASKS],
@@ -105,27 +106,27 @@ GROUPS = [
     (1, 4, ["model.kv_heads=2"], [[], [ALONE], [FULL], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),  # shared kv heads
     (1, 4, [WHOLE, "model.seq_len=6", "batch.micro=1"], [[], ["overlap.tensor_strips=4"]]),  # 2, 2, 2 and 0 rows
     (1, 2, [GPT2], [[], [TWO_STRIPS], [THREE_STRIPS, FULL]]),  # fused biases
-    # Dropout: masks are drawn again in backward and by recomputation, whatever runs when.
+    # Dropout: backward and recomputation draw the same masks again, in any order of execution.
     (1, 1, [GPT2, *DROPS], [[], [SELECTIVE], [FULL], [pp(2), TOGETHER], [pp(2), schedule("zb-h1"), FULL],
                             [pp(2), schedule("zbv")], [pp(2), schedule("dualpipev")]]),
     (2, 2, [GPT2, STEP, *DROPS, *UNEVEN[1:]], [[], [TWO_STRIPS, FULL], [THREE_STRIPS, LATE], [ALONE, NEVER],
                                               [pp(2), ZERO3, SELECTIVE]]),
     (1, 1, ["parallel.cp=2", "parallel.context=ring", "dropout.attention=0.2"], [[], [FULL], [AT_ATTENTION]]),
     (1, 2, ["precision.compute=bf16"], [[], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),
-    (1, 1, [GPT2, "precision.compute=bf16"], [[], [SELECTIVE], [FULL], [pp(2)]]),  # biases in their products
-    # Joined matmuls: recomputed ones are joined likewise.
+    (1, 1, [GPT2, "precision.compute=bf16"], [[], [SELECTIVE], [FULL], [pp(2)]]),  # biases in their matmuls
+    # Joined matmuls: recomputed ones are joined in the same way.
     (2, 2, [JOIN, STEP], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), ZERO3, FULL, ALWAYS],
                           [pp(2), schedule("zbv")], [TWO_STRIPS]]),
     (1, 1, [JOIN, "precision.compute=bf16"], [[], [FULL], [SELECTIVE], [pp(2)]]),
     (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ZERO3, ALWAYS], [LATE]]),
-    # The loss in chunks of rows, whose gradients are made in forward.
+    # The loss in chunks of rows, whose gradients are computed in forward.
     (1, 1, [CHUNKS], [[], [FULL], [SELECTIVE], [pp(2)], [pp(2), schedule("gpipe")], [pp(2), schedule("zb-h1")]]),
     (2, 1, [CHUNKS, STEP], [[], [LATE], [ZERO1], [pp(2), ZERO3, ALWAYS, FULL], [AT_USE], [pp(2), schedule("zbv")],
                             [pp(2), schedule("interleaved"), TOGETHER]]),
     (2, 1, [CHUNKS, EACH, ZERO2], [[], [LATE, TOGETHER], [ZERO3], [pp(2), schedule("zb-h1")],
                                    [pp(2), schedule("dualpipev"), LATE]]),
     (1, 2, [CHUNKS, *UNEVEN], [[], [ALONE], [SELECTIVE], [FULL], [THREE_STRIPS], [pp(2), schedule("zbv")]]),
-    # Moments of bf16: random bits depend on the element alone, however states are sharded and updates are merged.
+    # bf16 moments: random bits depend only on the element, however states are sharded and updates are merged.
     (2, 1, [MOMENTS, STEP, *UNEVEN], [[], [ZERO1], [LATE], [pp(2), ZERO3], [pp(2), schedule("zbv")],
                                       [pp(2), schedule("interleaved")]]),
     (1, 2, [MOMENTS, MUON, *UNEVEN], [[], [FULL], [pp(2)]]),
@@ -133,7 +134,7 @@ GROUPS = [
      [[], [FULL], [AT_ATTENTION]]),
 ]
 
-# dp_replicate, dp_shard, tp, further keys: compared with the same but for `reduce`.
+# dp_replicate, dp_shard, tp, further keys: compared with the same run with another `reduce`.
 REDUCED = [
     (1, 1, 1, []),
     (1, 2, 1, []),
@@ -148,7 +149,7 @@ REDUCED = [
 ]
 
 
-# The same: compared with gradients that are sent in fp32.
+# The same columns: compared with gradients sent in fp32.
 ROUNDED = [
     (1, 2, 1, [EACH, *UNEVEN]),
     (4, 1, 1, [STEP, *UNEVEN]),

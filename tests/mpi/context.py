@@ -1,5 +1,5 @@
-"""Context parallelism beyond the table of layouts: validation, bf16, what must be bitwise, and a checkpoint that goes
-on without it."""
+"""Context parallelism beyond the table of layouts: validation, bf16, bitwise equality, and a checkpoint that continues
+without it."""
 import os
 
 from support.runs import Checks, ROOT, difference, scratch, train
@@ -42,7 +42,7 @@ def main():
             checks.that(same(*twice), f"the same deck twice agrees bitwise: {' '.join(keys)}")
             checks.that(same(run(f"{way}_pp", 4, *cut, "parallel.pp=2", "parallel.zero=3"), validated),
                         f"{way}: pipeline degree is bitwise neutral")
-        steady = "lr.decay=constant"  # the same rates, however many steps the deck asks for
+        steady = "lr.decay=constant"  # the same rates, independent of the number of steps in the deck
         whole = run("whole", 1, steady)
         run("half", 4, steady, "parallel.cp=2", "parallel.tp=2", "run.steps=3")
         resumed = run("half", 1, steady, "parallel.cp=1", "parallel.tp=1", flags=["-r", "latest"])

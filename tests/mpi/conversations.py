@@ -1,4 +1,4 @@
-"""Conversations (data.format = "chat"): only what the assistant says is trained, in every layout alike.
+"""Conversations (data.format = "chat"): only the assistant's tokens are trained, in the same way in every layout.
 
   alone     the loss of packed conversations is the mean of the losses of the conversations, by targets; each is
             measured by a run of one rank whose sequence is the conversation (relative 1e-6)
@@ -47,7 +47,7 @@ def conversation(*turns):
 
 
 def conversations(count, seed=3):
-    """Of one or two turns, some longer than a sample, some without an answer."""
+    """Conversations of one or two turns, some longer than a sample, some without an answer."""
     draw = random.Random(seed)
     text = lambda most: "".join(chr(draw.randint(97, 122)) for _ in range(draw.randint(0, most)))
     turns = lambda: (text(draw.choice((3, 6, 14))) for _ in range(draw.choice((1, 2, 2, 2, 4))))

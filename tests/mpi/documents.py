@@ -6,7 +6,7 @@
            steps (relative 1e-5)
 
   poison   what is in the neighbours of a document does not change a bit of its losses, gradient norms and weights: not
-           other tokens, and not tokens whose embeddings are huge. (NaN would: products of whole blocks have terms of
+           other tokens, and not tokens whose embeddings are huge. (NaN would: matmuls of whole blocks have terms of
            zero times NaN, also in other frameworks.)
 
 All in a table of layouts, for Llama and GPT-2, with and without a sliding window. Documents have 1 to 15 tokens.
@@ -62,7 +62,7 @@ def documents():
 
 
 def alone(folder, deck, model):
-    """The mean loss of the documents, each from a run of its own. The last of them has only its first token."""
+    """The mean loss of the documents, each from a separate run. The last of them has only its first token."""
     loss = targets = 0
     for i, document in enumerate(documents()[:-1]):
         if len(document) == 1:
@@ -93,8 +93,8 @@ def is_alone(checks, folder):
 
 
 def trains(checks, folder):
-    """Files that begin with a zero byte, and the zero byte between files: the last token of a document is the first of
-    the next, so the same documents are the samples of one file."""
+    """Files that begin with a zero byte, and the zero byte between files: the last token of a document is also the
+    first of the next, so the documents form the same samples as one file."""
     length, steps, batch = 12, 4, 4
     texts = [bytes([0, *((37 * i + 11 * j * j) % 255 + 1 for j in range(length - 2))])
              for i in range(steps * batch * SEQUENCE // length + 1)]
@@ -115,8 +115,8 @@ def trains(checks, folder):
 
 
 def masked(folder, name, neighbours):
-    """A file of the documents in which the targets of two documents count alone; `neighbours` are the tokens, in turn,
-    of all others, whose ends stay; empty: their own."""
+    """A file of the documents in which only the targets of two documents count; `neighbours` are the tokens, in turn,
+    of all others, whose end bytes stay; empty: their own tokens."""
     counted, ids, bits = (2, 7), [], []
     for i, document in enumerate(documents()):
         if neighbours and i not in counted:

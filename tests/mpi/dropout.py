@@ -1,7 +1,7 @@
 """Dropout against plain loops in fp64: a small GPT-2 and a small Llama, forward and backward, with the masks that
 doc/numerics.md defines. Losses and gradient norms of three steps agree to 1e-5. A tiny learning rate leaves the weights
-as they are, so that the steps differ in data and masks alone. Validation drops nothing, a restart goes on with the same
-masks bitwise, and other rates are other numbers. Standard library only."""
+unchanged, so that the steps differ only in data and masks. Validation drops nothing, a restart continues bitwise with
+the same masks, and other rates give other numbers. Standard library only."""
 import math
 import os
 
@@ -47,7 +47,7 @@ def philox(counter, key):
 
 
 def factors(place, rate, step, sample, columns, head=0):
-    """Of the tokens of a sample, by rows: 0, or 1 / (1 - rate)."""
+    """Dropout factors of the tokens of a sample, by rows: 0, or 1 / (1 - rate)."""
     key = stream_key("dropout/" + place)
     word = lambda token, column: philox([column // 4, token, step, head], key)[column % 4]
     return [[0.0 if word(sample * LENGTH + p, c) < round(rate * 2**32) else 1 / (1 - rate) for c in range(columns)]
@@ -63,7 +63,7 @@ class Matrix:
 
 
 class Tape:
-    """Operations on matrices, undone in reverse order."""
+    """Operations on matrices; their gradients are computed in reverse order."""
 
     def __init__(self):
         self.steps = []
@@ -111,7 +111,7 @@ class Tape:
         return self.made([[x * f for x, f in zip(r, c)] for r, c in zip(a.rows, constants)], backward)
 
     def each(self, f, slopes, *inputs):
-        """f of the elements of all inputs; `slopes` has its derivatives."""
+        """f applied to the elements of all inputs; `slopes` has its derivatives."""
         def backward(g):
             for i, row in enumerate(g):
                 for j, dy in enumerate(row):
@@ -169,7 +169,7 @@ class Tape:
         return self.made([[x * y + z for x, y, z in zip(r, w, b)] for r in normal], backward)
 
     def softmax(self, scores, window):
-        """Of the keys that each query sees."""
+        """Softmax over the keys that each query sees."""
         def row_of(i):
             seen = [j for j in range(len(scores.rows[i])) if j <= i and (window == 0 or j > i - window)]
             weights = {j: math.exp(scores.rows[i][j] - max(scores.rows[i][k] for k in seen)) for j in seen}
@@ -246,7 +246,7 @@ class Model:
         return t.beside(parts)
 
     def loss_and_norm(self, step, samples):
-        """Of one batch: lists of tokens, one more than a sequence has."""
+        """Loss and norm of one batch: lists of tokens, one more than a sequence has."""
         self.step, loss = step, 0.0
         for self.sample, tokens in enumerate(samples):
             self.tape = Tape()
@@ -295,7 +295,7 @@ class Llama(Model):
         return self.tape.norm(x, self.matrix(name + ".weight", DIM))
 
     def rotated(self, x):
-        """x cos + (its halves exchanged, one negative) sin, of each head."""
+        """x cos + (its halves exchanged, one negated) sin, for each head."""
         half, heads = HEAD_DIM // 2, len(x.rows[0]) // HEAD_DIM
         angles = [[p * THETA ** (-2 * (i % half) / HEAD_DIM) for _ in range(heads) for i in range(HEAD_DIM)]
                   for p in range(LENGTH)]

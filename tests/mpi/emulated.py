@@ -1,7 +1,6 @@
-"""Runs on emulated GPUs: the module for GPUs as it is, its kernels, streams, graphs and NCCL on the host. What a device
-computes is what the processor computes, in every layout that is tried here, over MPI and over NCCL, issued or as a
-graph; checkpoints pass between the two. Skipped where the emulated module is not built. Names of checks as arguments:
-only these."""
+"""Runs on emulated GPUs: the real GPU module, with its kernels, streams, graphs and NCCL on the host. A device computes
+the same as the processor, in every layout that is tried here, over MPI and over NCCL, issued or as a graph; checkpoints
+can be exchanged between the two. Skipped if the emulated module is not built. Arguments: names of checks to run."""
 import json, os, re, sys
 
 from support.checkpoints import same_bits, tensors
@@ -19,7 +18,7 @@ LAYOUTS = {
 
 
 def environment(**settings):
-    """For the runs to come; None takes a variable away."""
+    """Environment of the following runs; None removes a variable."""
     for name, value in settings.items():
         ENVIRONMENT.pop(name, None)
         if value is not None:
@@ -54,7 +53,7 @@ def check_one_rank(checks, home):
 
 
 def train_and_listen(run_dir, ranks, overrides):
-    """The run, and what it said."""
+    """Trains; returns the run and its output."""
     done = launch(ranks, ["run", DECK, "-d", run_dir, *overrides])
     if done.returncode != 0:
         sys.exit(done.stdout)
@@ -62,7 +61,7 @@ def train_and_listen(run_dir, ranks, overrides):
 
 
 def check_capture(checks, home):
-    """A step that cannot be captured is issued, and the run says so once."""
+    """A step that cannot be captured is issued, and the run reports it once."""
     graph = train(home("captured"), 1, [*BASE, CUDA])
     for where in ("inside", "end", "instantiate"):
         environment(ESPALIER_EMULATED_CAPTURE=where)
@@ -81,7 +80,7 @@ def check_capture(checks, home):
 
 
 def check_hungry(checks, home):
-    """cuDNN wants more workspace than planned: it computes smaller parts, or the plain kernels compute the call."""
+    """cuDNN needs more workspace than planned: it computes smaller parts, or the plain kernels compute the call."""
     run = train(home("planned"), 1, [*LONG, CUDA])
     for appetite, text in (("hungry", "sequences and"), ("starving", "the plain kernel computes it")):
         environment(ESPALIER_EMULATED_CUDNN=appetite)
@@ -94,7 +93,7 @@ def check_hungry(checks, home):
 
 
 def check_checkpoints(checks, home):
-    """Either goes on where the other stopped; each loads the very bits that were saved."""
+    """Each device continues where the other stopped, and loads exactly the saved bits."""
     steps = ["checkpoint.every_steps=3", "checkpoint.at_start=true"]
     straight = {device: train(home(f"straight-{device[11:]}"), 1, [*BASE, *steps, device]) for device in (CPU, CUDA)}
     for device, other in ((CPU, CUDA), (CUDA, CPU)):
@@ -112,8 +111,8 @@ def check_checkpoints(checks, home):
 
 
 def check_fp8(checks, home):
-    """Matmuls in fp8: operands are rounded as on the processor, so that only the order of sums differs. The rows of
-    strips are in several blocks, each a GEMM of its own."""
+    """fp8 matmuls: operands are rounded as on the processor, so that only the order of sums differs. The rows of strips
+    are in several blocks, each with its own GEMM."""
     environment(ESPALIER_EMULATED_GPUS="2")
     strips = ["parallel.tp=2", "overlap.tensor_strips=2", NCCL]
     for scaling in ("tensor", "row"):
@@ -130,7 +129,7 @@ def check_fp8(checks, home):
 
 
 def check_moments(checks, home):
-    """Moments of bf16, of AdamW and of Muon: the same random bits as on the processor."""
+    """bf16 moments of AdamW and of Muon: the same random bits as on the processor."""
     for optimizer in ("adamw", "muon"):
         keys = [*BASE, "precision.moments=bf16", f"optimizer.name={optimizer}", "checkpoint.at_start=true"]
         name = lambda word: home(f"moments-{optimizer}-{word}")
@@ -170,7 +169,7 @@ def check_layouts(checks, home):
 
 
 def check_rounded(checks, home):
-    """Gradients that are sent in bf16, with the library's sums and with ours, against the processor."""
+    """Gradients sent in bf16, with the library's sums and with ours, compared with the processor."""
     layout = [*BASE, "parallel.dp_shard=2", "parallel.reduce_dtype=bf16", "model.vocab=263"]
     cpu = train(home("rounded-cpu"), 2, [*layout, CPU])
     environment(ESPALIER_EMULATED_GPUS="2")
@@ -184,7 +183,7 @@ def check_rounded(checks, home):
     environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_NCCL_NATIVE=None)
 
 
-# bf16 with chunks of 128 tokens, which cuDNN's attention takes in blocks: emulated too.
+# bf16 with chunks of 128 tokens, which cuDNN's attention computes in blocks: emulated too.
 LONG = [
     "precision.compute=bf16", "model.layers=1", "model.dim=32", "model.heads=4", "model.kv_heads=2", "model.ffn_dim=48",
     "model.seq_len=512", "batch.global=2", "run.steps=3", "optimizer.eps=1e-6"
@@ -194,14 +193,14 @@ HEADS = {"ring": (4, 2), "all_gather": (4, 2), "all_to_all": (2, 1)}
 
 
 def blocks_of_two(heads, kv_heads):
-    """What cuDNN is given on two ranks: a piece on itself; a second chunk and a later piece; a piece and the first
-    chunk of an earlier one."""
+    """The blocks that cuDNN gets on two ranks: the diagonal block; a second chunk and a later block; a block and the
+    first chunk of an earlier one."""
     return {f"[1,{queries},{heads} x 8] queries, {keys} keys, {kv_heads} kv heads, {mask}"
             for queries, keys, mask in ((256, 256, "causal"), (128, 256, "not causal"), (256, 128, "not causal"))}
 
 
 def check_attention(checks, home):
-    """Context parallelism in bf16: attention in blocks of cuDNN's, in every way of it."""
+    """Context parallelism in bf16: attention in cuDNN blocks, in each of its ways."""
     cpu = train(home("long-cpu"), 1, [*LONG, CPU])
     environment(ESPALIER_EMULATED_GPUS="2")
     for way, heads in HEADS.items():
@@ -236,7 +235,8 @@ WINDOWS = ["model.sliding_window=7", "model.full_attention_layers=1"]
 
 
 def check_masks(checks, home):
-    """Windows and documents: the plain kernels in fp32; in bf16 cuDNN's with a window, and what it has no mask for."""
+    """Windows and documents: the plain kernels in fp32; in bf16 cuDNN with a window, and the plain kernels for masks
+    that it lacks."""
     masks = {"windows": WINDOWS, "documents": DOCUMENTS, "both": [*WINDOWS, *DOCUMENTS]}
     for mask, keys in masks.items():
         cpu = train(home(f"{mask}-cpu"), 1, [*BASE, *keys, CPU])
@@ -273,7 +273,7 @@ def events(run, event):
 
 
 def check_guard(checks, home):
-    """A step that is not finite, judged while the next one runs: the weights are those that the processor has then."""
+    """A step that is not finite, judged while the next one runs: the weights equal the processor's."""
     name = "gradients/model.layers.0.self_attn.o_proj.weight"
     listed = program(1, 0, [*BASE, CUDA])
     found = [re.match(r" *(\d+) compute +[BW]0 .*-> \((?:.*, )?" + re.escape(name) + "@", line) for line in listed]
@@ -298,8 +298,8 @@ def check_guard(checks, home):
 
 
 def check_watch(checks, home):
-    """A step that takes longer than the watchdog waits, in which nothing is sent for so long: the device says that it
-    lives, in a graph too."""
+    """A step that takes longer than the watchdog's limit and sends nothing meanwhile: the device shows progress, in a
+    graph too."""
     environment(ESPALIER_EMULATED_STREAMS="late")
     for ranks, overrides in ((1, ["batch.global=64"]),
                              (2, ["parallel.dp_replicate=2", "batch.global=128", "run.transport=mpi"])):
@@ -311,7 +311,7 @@ def check_watch(checks, home):
 
 
 def check_choice(checks, home):
-    """What "auto" comes to, and what is refused."""
+    """The device that "auto" chooses, and which settings are refused."""
     device = lambda run: run.starts[-1]["device"]
     checks.that(device(train(home("auto"), 1, [*BASE, "run.steps=1"])) == "cuda", "auto with a GPU: cuda")
     checks.that(

@@ -1,7 +1,6 @@
-"""Whole runs on emulated GPUs over NCCL, emulated too: every schedule and axis, in random sizes. With every instruction
-an exchange they are bitwise those over MPI; with collectives of the library where they fit they agree to rtol 1e-5.
-Each call waits for its peers', so an order of issue that could make GPUs wait for each other hangs. Skipped where the
-emulated module is not built."""
+"""Whole runs on emulated GPUs over NCCL, emulated too: every schedule and axis, in random sizes. If every instruction
+is an exchange they bitwise equal runs over MPI; with library collectives they agree to rtol 1e-5. Each call waits for
+its peers, so an order of issue that could deadlock GPUs hangs. Skipped if the emulated module is not built."""
 import os, sys
 
 from support.checkpoints import same_bits, tensors
@@ -58,7 +57,7 @@ def check(checks, folder, sizes, ranks, layout):
 
 
 def check_order_of_sums(checks, folder):
-    """Where switches would add up, in another order at every call, run.deterministic leaves them out."""
+    """If switches reduced, the order would change with every call; run.deterministic turns them off."""
     three = ["model.layers=2", "parallel.dp_shard=3", "batch.global=6", "run.transport=nccl", "run.deterministic=true"]
     first, again = (run(folder, name, 3, three, ESPALIER_NCCL_NATIVE="1", ESPALIER_EMULATED_NVLS="1")
                     for name in ("first", "again"))

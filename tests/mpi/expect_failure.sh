@@ -1,5 +1,5 @@
 #!/bin/sh
-# Passes if a program on N ranks ends with a failure, soon, and says what is expected:
+# Passes if a program on N ranks soon ends with a failure and the expected message:
 # expect_failure.sh N 'PATTERN' PROGRAM [ARGUMENT...]
 here=$(dirname "$0")
 ranks=$1 pattern=$2

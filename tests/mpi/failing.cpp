@@ -1,5 +1,5 @@
-// Fails on one rank in the way that its argument names, while the others wait for it; the job must end, soon, and not
-// with 0.
+// Fails on one rank in the way that its argument names, while the others wait for it; the job must end soon, with a
+// nonzero status.
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -26,7 +26,7 @@ Program SumProgram(const std::string& type, bool with_kernel) {
   return builder.Take();
 }
 
-/// As the executable does: a failure ends the job.
+/// As in the executable, a failure ends the job.
 void RunSteps(Program program) {
   HostArena arena(program.arena_bytes);
   MpiCommunication communication(*world, program.mesh, AgreeOnChannels(*world, ChannelsOf(program)));
@@ -43,7 +43,7 @@ void CallMpiWrongly() {
 void Run(const std::string& mode) {
   if (mode == "mpi") CallMpiWrongly();
   if (mode == "kernel") RunSteps(SumProgram("f32[5]", true));
-  // Rank 1 believes in a smaller, or a larger, tensor than the others.
+  // Rank 1 has a smaller, or a larger, tensor than the others.
   if (mode == "short") RunSteps(SumProgram(world->Rank() == 1 ? "f32[3]" : "f32[5]", false));
   if (mode == "exception") {
     if (world->Rank() == 1) throw std::runtime_error("thrown on rank 1");
@@ -61,7 +61,7 @@ int main(int, char** argv) {
   using espalier::test::world;
   try {
     espalier::MpiWorld* borrowed = &world.emplace();
-    struct Ending {  // the optional lives until exit: end MPI where the exception unwinds
+    struct Ending {  // the optional lives until exit: MPI ends while the exception unwinds
       ~Ending() { world.reset(); }
     } ending;
     espalier::test::Run(argv[1]);

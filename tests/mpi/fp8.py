@@ -1,7 +1,7 @@
-"""Matmuls in fp8. Every layout trains as one rank does, within what rounding to fp8 makes of other last bits of bf16,
-and uses the memory that is planned. What must not change a bit does not, and a run continues from its checkpoint bit by
-bit. What does not suit fp8 stays in bf16 and is named. Validation and texts have the same forward. What must be equal
-bit by bit has sizes drawn at random."""
+"""Matmuls in fp8. Every layout trains as one rank does, up to the effect of other last bits of bf16 on the rounding to
+fp8, and uses the planned memory. Bit-neutral settings stay bit-neutral, and a run continues from its checkpoint bit by
+bit. Matmuls that do not suit fp8 stay in bf16 and are named. Validation and texts have the same forward. Tests of equal
+bits have sizes drawn at random."""
 import json, os
 
 from support.checkpoints import same_bits, tensors
@@ -34,7 +34,7 @@ LAYOUTS = [
     ((2, 1, 2, 1), GPT2, [ALL_TO_ALL, "pipeline.schedule=zb-h1"]),
 ]
 
-# pp, dp_shard, cp, tp and keys of the first run; what the others have besides. Bit by bit.
+# pp, dp_shard, cp, tp and keys of the first run; additional keys of the others. Equal bit by bit.
 SAME = [
     ((1, 1, 1, 1), [], [[SELECTIVE], [FULL]]),
     ((1, 2, 1, 1), [STEP], [[ZERO1], [ZERO3, FULL], ["recompute.regather=always", "overlap.prefetch=2"],
@@ -100,7 +100,7 @@ def compare_bits(checks, runner):
 
 
 def rounds_and_scales(checks, runner):
-    """The switches do something: fp8 is not bf16, and rows are not tensors."""
+    """The switches have an effect: fp8 differs from bf16, and scales by row from scales by tensor."""
     losses = [runner.train((1, 1, 1, 1), keys).curve("loss") for keys in (BF16, [*FP8, TENSOR], [*FP8, ROW])]
     checks.that(len({tuple(curve) for curve in losses}) == 3, "bf16 and the two scalings train differently")
     checks.that(all(difference(curve, losses[0]) < 0.01 for curve in losses[1:]), "but nearly as bf16")

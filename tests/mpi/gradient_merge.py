@@ -1,6 +1,6 @@
-"""Gradients merged over microbatches: 4 microbatches of 8 sequences are 1 of 32, on one rank and on two, reduced once a
-step or after each microbatch. Loss and norm agree to rtol 1e-6, and so does every merged gradient, clipped: after step
-1 the first moment is (1 - beta1) times it."""
+"""Gradients merged over microbatches: 4 microbatches of 8 sequences are 1 of 32, on one rank and on two, reduced once
+per step or after each microbatch. Loss and norm agree to rtol 1e-6, and so does every merged, clipped gradient: after
+step 1 the first moment is (1 - beta1) times the gradient."""
 import math, os
 
 from support.checkpoints import distance, tensors
@@ -11,7 +11,7 @@ BETA1, CLIP = 0.9, 0.5
 STEP = ["run.steps=1", "batch.global=32", f"optimizer.beta1={BETA1}", f"optimizer.clip_norm={CLIP}"]
 EACH = "parallel.reduce=microbatch"
 
-# layout, sequences of a microbatch per rank, further keys; 32 sequences a step in all of them
+# layout, sequences of a microbatch per rank, further keys; all have 32 sequences per step
 RUNS = [
     ("111", 8, []),
     ("111", 8, [EACH]),

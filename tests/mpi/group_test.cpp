@@ -17,7 +17,7 @@ std::string Join(AxisSet axes) {
   return text;
 }
 
-/// "A" in a type means the axes of the group.
+/// "A" in a type stands for the axes of the group.
 std::string Substitute(std::string type, AxisSet axes) {
   for (size_t at; (at = type.find("{A}")) != std::string::npos;) type.replace(at, 3, "{" + Join(axes) + "}");
   return type;
@@ -25,7 +25,7 @@ std::string Substitute(std::string type, AxisSet axes) {
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
-/// Runs one op over `axes` for two steps and compares all of its outputs with what every rank can compute.
+/// Runs one op over `axes` for two steps and compares all of its outputs with values that every rank can compute.
 void Check(const std::string& kind, const Mesh& mesh, AxisSet axes, const Pairs& tensors,
            MpiCommunicationOptions options = {}) {
   SCOPED_TRACE(kind + " over " + Name(axes) + " of " + mesh.ToString() + ": " + tensors[0].first);
@@ -57,7 +57,8 @@ void Check(const std::string& kind, const Mesh& mesh, AxisSet axes, const Pairs&
   }
 }
 
-/// f(mesh, axes) for every group of more than one rank that an axis, or two beside each other, or all dp axes make.
+/// Calls f(mesh, axes) for every group of more than one rank formed by an axis, by two neighbouring axes, or by all dp
+/// axes.
 template <typename F>
 void ForEachGroup(F f) {
   for (const Mesh& mesh : Meshes())
@@ -111,7 +112,7 @@ TEST(Group, AllToAll) {
   });
 }
 
-/// What a member has after a shift is what the one before it had: its own coordinate, one place back, says which piece.
+/// After a shift a member has the shard of the previous member; its own coordinate, one place back, tells which.
 void CheckShift(const Mesh& mesh, AxisSet axes, const std::vector<std::string>& types) {
   SCOPED_TRACE("ring_shift over " + Name(axes) + " of " + mesh.ToString() + ": " + types[0]);
   ProgramBuilder builder(mesh);

@@ -18,7 +18,7 @@ double Content(int tensor, int64_t index, int member, int step) {
 
 namespace {
 
-/// As the element type holds it.
+/// The value as the element type represents it.
 template <typename T>
 T Cast(double x);
 template <>

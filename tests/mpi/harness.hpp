@@ -1,4 +1,4 @@
-// Programs by hand on many ranks, with values that every rank can compute for every other.
+// Handwritten programs on many ranks, with values that every rank can compute for every other.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,14 +16,14 @@ namespace espalier::test {
 /// The world of this process; made by main().
 MpiWorld& TheWorld();
 
-/// What the member `member` of a partial value (0 for a value that is not partial) holds of element `index` of tensor
-/// `tensor` in step `step`: of very different sizes, so that the order of additions shows.
+/// Element `index` of tensor `tensor` in step `step` at the member `member` of a partial value (0 if it is not
+/// partial): magnitudes vary widely, so that the order of additions shows.
 double Content(int tensor, int64_t index, int member, int step);
 
-/// Fills the local piece of a value. `member` tells partial contributions apart.
+/// Fills the local shard of a value. `member` distinguishes partial contributions.
 void Fill(const Tensor& tensor, const Type& type, int id, int member, int step);
 
-/// Number of elements that differ, bit by bit, from the in-order fp32 join of `members` contributions.
+/// Number of elements that differ, bit by bit, from the in-order fp32 sum or maximum of `members` contributions.
 int64_t CountWrong(const Tensor& tensor, const Type& type, int id, int members, Reduce how, int step);
 
 /// A program of one rank, in the order of the calls; every value is persistent.
@@ -34,9 +34,9 @@ class ProgramBuilder {
   const Coordinate& coordinate() const { return coordinate_; }
   int stage() const { return program_.stage; }
 
-  /// Values live on `chunk`, which lives on the stage of that number.
+  /// Values are on `chunk`, which is on the stage of that number.
   int AddValue(const std::string& name, const std::string& type, int chunk = kAllChunks);
-  /// Memory on this rank.
+  /// Allocates memory on this rank.
   void Place(int value);
   /// Runs an op here; gives communication its exact workspace.
   Instruction& Run(Op op, Lane lane);
@@ -44,7 +44,7 @@ class ProgramBuilder {
   int AddOp(Op op) { return graph_.AddOp(std::move(op)); }
 
   const Graph& graph() const { return graph_; }
-  /// With waits planned from memory.
+  /// The program, with waits planned from memory.
   Program Take();
 
  private:
@@ -57,7 +57,7 @@ class ProgramBuilder {
 /// An op of one kind over a group.
 Op GroupOp(OpKind kind, std::vector<int> inputs, std::vector<int> outputs, AxisSet axes);
 
-/// The transport that a test is linked with: mpi_transport.cpp or nccl_transport.cpp. Options are those of MPI.
+/// The transport that a test is linked with: mpi_transport.cpp or nccl_transport.cpp. The options are for MPI.
 std::unique_ptr<Communication> MakeCommunication(const Mesh& mesh, const std::vector<Channel>& channels,
                                                  MpiCommunicationOptions options);
 
@@ -79,7 +79,7 @@ class Runner {
   std::unique_ptr<Executor> executor_;
 };
 
-/// Meshes of the world's size: each axis alone, and some products.
+/// Meshes of the world's size: each axis alone, and some combinations.
 std::vector<Mesh> Meshes();
 
 }  // namespace espalier::test

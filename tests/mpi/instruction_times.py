@@ -1,6 +1,6 @@
 """ESPALIER_INSTRUCTION_TIMES: the table of a step names every instruction of the program once, its times fit into the
-step, and the run is bitwise the one without. On the CPU, and on emulated GPUs where ESPALIER_CUDA_MODULE names the
-emulated module."""
+step, and the run bitwise equals one without the table. On the CPU, and on emulated GPUs if ESPALIER_CUDA_MODULE names
+the emulated module."""
 import collections, json, os, re
 
 from support.checkpoints import same_bits, tensors
@@ -13,11 +13,11 @@ DEVICES = {
     "cuda over nccl": ["run.device=cuda", "run.transport=nccl"]
 }
 INSTRUCTION = re.compile(r" *\d+ (\S+) +([A-Z])\d* (\w+) \(")
-ROUNDING = 1e-6  # seconds an instruction: events are fp32 milliseconds
+ROUNDING = 1e-6  # seconds per instruction: events are fp32 milliseconds
 
 
 def planned(ranks, rank, overrides):
-    """(lane, role, kind) -> how many a step has, as `plan` says."""
+    """(lane, role, kind) -> number in a step, from `plan`."""
     listed = launch(1, ["plan", DECK, "--ranks", str(ranks), "--program", str(rank), *overrides]).stdout
     return collections.Counter(match.groups() for match in map(INSTRUCTION.match, listed.splitlines()) if match)
 
@@ -39,7 +39,7 @@ def check_table(checks, name, table, program):
 
 def check_bytes(checks, name, tables):
     """AdamW reads gradient, parameter and two moments and writes three of them, and every rank reads four numbers; all
-    in fp32. Each parameter is one rank's."""
+    in fp32. Each parameter belongs to one rank."""
     parameters = int(re.search(r"model .* (\d+) \([^)]*\) parameters", launch(1, ["plan", DECK, *BASE]).stdout)[1])
     updates = [row for table in tables for row in table["instructions"] if row["kind"] == "adamw"]
     found, wanted = (sum(row["bytes"] for row in updates), 28 * parameters + sum(16 * row["count"] for row in updates))

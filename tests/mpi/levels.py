@@ -1,5 +1,5 @@
 """The promises of doc/numerics.md at one instruction level of the CPU: pipeline, recompute and strips of rows change no
-bit, a layout trains like one rank, and fp32 losses are those of the lowest level.
+bit, a layout trains like one rank, and fp32 losses equal the lowest level's.
 
     levels.py LEVEL     exit status 77: the processor lacks it
 """

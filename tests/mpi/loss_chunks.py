@@ -1,6 +1,6 @@
-"""The loss in chunks of rows: in every layout the losses, gradient norms and validation losses of one chunk, and the
-weights it ends with, for chunks of equal and unequal rows. Only sums are grouped otherwise: rtol 1e-5 in fp32, 1e-2 in
-bf16. The planned peak of every rank is what was used, and where logits wait for backward, it is smaller with chunks."""
+"""The loss in chunks of rows: every layout has the losses, gradient norms, validation losses and final weights of a
+single chunk, for chunks of equal and unequal rows. Only the grouping of sums differs: rtol 1e-5 in fp32, 1e-2 in bf16.
+The planned peak of every rank is the used one, and it is smaller with chunks if logits wait for backward."""
 import os
 
 from support.checkpoints import distance, tensors
@@ -27,7 +27,7 @@ def schedule(name):
     return f"pipeline.schedule={name}"
 
 
-# Chunks, and what the layout is; 24 rows in a microbatch of one sequence. bf16 and GPT-2 by name.
+# Number of chunks, and the layout; 24 rows in a microbatch of one sequence. bf16 and GPT-2 by name.
 ROWS = [
     (5, []),
     (24, [Z_LOSS, TIED]),
@@ -51,12 +51,12 @@ ROWS = [
     (5, [*degrees(pp=2, tp=2), "precision.compute=bf16"]),
     (5, [*degrees(dp_shard=2, tp=2), "gpt2"]),
 ]
-# Where logits of several microbatches wait for backward.
+# Layouts in which logits of several microbatches wait for backward.
 SMALLER = schedule("gpipe")
 
 
 def apart(mine, before, after):
-    """Largest distance of a parameter from the other run's, over how far that one moved."""
+    """Largest distance of a parameter from the other run's, relative to how far that one moved."""
     names = [n for n in after if n.startswith("parameters/") and not n.endswith("attn.c_attn.bias")]
     return max(distance(mine[n], after[n]) / distance(before[n], after[n]) for n in names)
 

@@ -1,4 +1,4 @@
-// Every rank runs every test; rank 0 reports, the others only what fails.
+// Every rank runs every test; rank 0 reports, the others only report failures.
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -1,8 +1,8 @@
-"""The matrix of layouts: one table, and every row of it equals one rank.
+"""The matrix of layouts: one table, each of whose rows must equal one rank.
 
 A row trains 5 steps (some 20) on distinct samples with clipping on and must agree with one rank that has the same
 model:
-  fp32   every loss and gradient norm to rtol 1e-5; every parameter after the last step to 1e-4 of how far it moved
+  fp32   every loss and gradient norm to rtol 1e-5; every parameter after the last step to 1e-4 of its total change
   bf16   every loss and gradient norm to rtol 1e-2
 With moments of bf16 a result that differs in its last bit is sometimes rounded to the other neighbour: at least 97 % of
 the moments must be equal (with other random bits it would be half of them), parameters agree to 5e-3 of how far they
@@ -28,7 +28,7 @@ EQUAL_MOMENTS = 0.97
 
 
 def without_key_biases(name, values):
-    """GPT-2's key biases have an exact gradient of zero: what moves them is rounding."""
+    """GPT-2's key biases have an exact gradient of zero: only rounding moves them."""
     if not name.endswith("attn.c_attn.bias"):
         return values
     third = len(values) // 3
@@ -36,7 +36,7 @@ def without_key_biases(name, values):
 
 
 class Serial:
-    """The one-rank runs by model; what they trained is read once."""
+    """The one-rank runs by model; their results are read once."""
 
     def __init__(self, folder):
         self.folder, self.runs = folder, {}
@@ -61,7 +61,7 @@ def moments(run, step):
 
 
 def equal_share(mine, theirs):
-    """Of the elements of all moments."""
+    """Share of equal elements among all moments."""
     if mine.keys() != theirs.keys():
         return 0
     same = sum(a == b for n in theirs for a, b in zip(mine[n], theirs[n]))
@@ -69,7 +69,7 @@ def equal_share(mine, theirs):
 
 
 def apart(mine, before, after):
-    """Largest distance of a parameter from one rank's, over how far that one moved."""
+    """Largest distance of a parameter from one rank's, relative to how far that one moved."""
     if mine.keys() != after.keys():
         return float("inf")
     return max(distance(mine[n], after[n]) / distance(before[n], after[n]) for n in after)

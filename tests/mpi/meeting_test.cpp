@@ -1,5 +1,5 @@
-// The device that waits, on many ranks: nobody sees the end of a transfer before the last member has arrived, whichever
-// messages MPI sends eagerly and however little some members have to send. Only lower bounds are asserted.
+// The device that waits, on many ranks: no rank sees the end of a transfer before the last member has arrived,
+// whichever messages MPI sends eagerly and however little some members send. Only lower bounds are asserted.
 #include "espalier/comm/pack.hpp"
 #include "espalier/executor/sleep_executor.hpp"
 #include "harness.hpp"
@@ -11,7 +11,7 @@ constexpr double kTransferUs = 3000;
 /// The last ranks take longest.
 double KernelUs(int rank) { return 4000.0 * (1 + rank); }
 
-/// A kernel writes values that have a place.
+/// A kernel writes values that have memory.
 void RunKernel(ProgramBuilder& builder, const std::vector<int>& values, std::vector<double>& costs_us) {
   builder.Run({OpKind::kAdd, {}, values, {}, Role::kF, 1, 0}, Lane::kCompute);
   costs_us.push_back(KernelUs(TheWorld().Rank()));
@@ -23,12 +23,12 @@ int64_t NowUs() {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now().time_since_epoch()).count();
 }
 
-/// When a step began on every rank, and ended on this one, by the clock of the machine.
+/// When a step began on every rank, and ended on this one, by the machine's clock.
 struct Step {
   std::vector<int64_t> began_us;
   int64_t ended_us = 0;
 
-  /// How long after the kernels of `rank`, at the least, the step ended here.
+  /// A lower bound of the time between the kernels of `rank` and the end of the step here.
   double AfterUs(int rank, int kernels) const {
     return static_cast<double>(ended_us - began_us.at(static_cast<size_t>(rank))) - kernels * KernelUs(rank);
   }
@@ -59,7 +59,7 @@ void CheckGroup(OpKind kind, const std::string& from, const std::string& to) {
   builder.Place(input);
   builder.Place(output);
   std::vector<double> costs_us;
-  RunKernel(builder, {input, output}, costs_us);  // one of them has bytes on every rank, so that the transfer waits
+  RunKernel(builder, {input, output}, costs_us);  // one value has bytes on every rank, so that the transfer waits
   builder.Run(GroupOp(kind, {input}, {output}, AxisSet{Axis::kTp}), Lane::kTp);
   costs_us.push_back(kTransferUs);
   const Step step = RunTwoSteps(builder.Take(), costs_us);
@@ -70,9 +70,9 @@ void CheckGroup(OpKind kind, const std::string& from, const std::string& to) {
 TEST(Meeting, OfAGroupBeginsWithItsLastMember) {
   CheckGroup(OpKind::kAllReduce, "f32[17,61]+sum{tp}", "f32[17,61]");
   CheckGroup(OpKind::kAllReduce, "f32[]+sum{tp}", "f32[]");    // one member reduces for all
-  CheckGroup(OpKind::kAllGather, "f32[5,1{tp}]", "f32[5,1]");  // one member has something to send
+  CheckGroup(OpKind::kAllGather, "f32[5,1{tp}]", "f32[5,1]");  // one member has data to send
   CheckGroup(OpKind::kReduceScatter, "f32[1]+sum{tp}", "f32[1{tp}]");
-  CheckGroup(OpKind::kRingShift, "f32[24000{tp}]", "f32[24000{tp}]");  // messages go to neighbours alone
+  CheckGroup(OpKind::kRingShift, "f32[24000{tp}]", "f32[24000{tp}]");  // messages go only to neighbours
 }
 
 Op SendOrRecv(OpKind kind, int value, int peer) {
@@ -92,7 +92,7 @@ TEST(Meeting, OfASendBeginsWithTheReceiver) {
   std::vector<double> costs_us;
   const int stage = builder.stage(), stages = mesh.Degree(Axis::kPp);
   RunKernel(builder, {out}, costs_us);
-  RunKernel(builder, {in}, costs_us);  // overwritten by the recv, which therefore waits for it
+  RunKernel(builder, {in}, costs_us);  // the recv overwrites it, and therefore waits for it
   if (stage + 1 < stages) {
     builder.Run(SendOrRecv(OpKind::kSend, out, stage + 1), Lane::kPpSend);
     costs_us.push_back(kTransferUs);

@@ -1,6 +1,5 @@
-// Whole training steps, as they are compiled for GPUs, over NCCL emulated and over MPI: the same bits. Over NCCL one
-// thread issues all communication in program order, and each call waits for its peers': an order that could deadlock
-// does so here.
+// Whole training steps, compiled for GPUs, over emulated NCCL and over MPI: the same bits. Over NCCL one thread issues
+// all communication in program order, and each call waits for its peers, so an order that could deadlock does so here.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +10,7 @@
 namespace espalier::test {
 namespace {
 
-/// Numbers that training could have.
+/// Fills values with numbers as in training.
 void FillSmall(const NamedTensor& named) {
   Fill(named.tensor, *named.type, static_cast<int>(named.name.size()), 0, 0);
   const int64_t count = Volume(named.tensor.shape);
@@ -30,7 +29,7 @@ int64_t CountNotFinite(const Tensor& tensor) {
                        [](float x) { return !std::isfinite(x); });
 }
 
-/// All that is left of two steps on this rank.
+/// All persistent values of this rank after two steps.
 std::string Train(const Program& program, Communication& communication) {
   HostArena arena(program.arena_bytes);
   CpuExecutor executor(program, program.mesh.CoordinateOf(TheWorld().Rank()), arena, &communication, FindCpuKernel);

@@ -1,5 +1,5 @@
-// The tests of the MPI transport once more, over NCCL emulated: communication is issued by one thread in program order,
-// and each call waits for its peers'.
+// The tests of the MPI transport once more, over emulated NCCL: one thread issues communication in program order, and
+// each call waits for its peers.
 #include <thread>
 
 #include "espalier/comm/stream_communication.hpp"

@@ -1,6 +1,5 @@
-"""What a profiler sees of runs on emulated GPUs: ranges of NVTX for each run of a program and for the jobs that it
-issues, properly nested. And the peak of a GPU that no data sheet is known of is measured. Skipped without the emulated
-module."""
+"""Ranges in a profiler of runs on emulated GPUs: properly nested NVTX ranges for each run of a program and for the jobs
+that it issues. Also, the peak of a GPU without a known datasheet is measured. Skipped without the emulated module."""
 import collections, os, re, sys
 
 from support.runs import Checks, DECK, ENVIRONMENT, launch, scratch, train
@@ -11,8 +10,8 @@ ISSUE = re.compile(r"issue run (\d+) of a program")
 
 
 def ranges(path):
-    """By process and thread: the ranges as (depth, name), in the order in which they begin. Ends the test if one is not
-    closed, or closed twice."""
+    """By process and thread: the ranges as (depth, name), in the order in which they begin. Ends the test if a range is
+    not closed, or closed twice."""
     open_of, seen = collections.defaultdict(list), collections.defaultdict(list)
     for line in open(path):
         thread, word, *name = line.rstrip("\n").split(" ", 2)

@@ -1,5 +1,5 @@
-// Messages between stages: both directions at once, any size, several tensors in one; scalars of all stages on all of
-// them.
+// Messages between stages: both directions at the same time, any size, several tensors in one message; scalars of all
+// stages on all of them.
 #include "harness.hpp"
 
 namespace espalier::test {
@@ -16,7 +16,7 @@ Op RecvOp(std::vector<int> values, int from) {
   return op;
 }
 
-/// Every stage sends `sets` of tensors to the next (up) and to the previous stage (down), all in flight at once.
+/// Every stage sends `sets` of tensors to the next (up) and to the previous stage (down), all in flight together.
 void CheckNeighbours(const Mesh& mesh, const std::vector<std::vector<std::string>>& sets,
                      MpiCommunicationOptions options = {}) {
   SCOPED_TRACE(mesh.ToString());
@@ -46,7 +46,7 @@ void CheckNeighbours(const Mesh& mesh, const std::vector<std::vector<std::string
     }
   Runner runner(builder.Take(), nullptr, options);
   for (int step = 0; step < 3; ++step) {
-    // The step's number carries who sent it, so that a message from another stage or step would show.
+    // The step's number encodes the sender, so that a message from another stage or step would be noticed.
     for (const Travel& t : sent) Fill(runner.At(t.value), runner.TypeOf(t.value), t.id, 0, step * 100 + t.from);
     runner.executor().RunStep();
     for (const Travel& t : received)
@@ -84,7 +84,7 @@ TEST(Pipeline, LongMessagesTravelInParts) {
 }
 
 TEST(Pipeline, PiecesOfNoElementsSendNothing) {
-  // 1 element over tp leaves the last members without any.
+  // 1 element over tp leaves the last members without elements.
   for (const Mesh& mesh : PipelineMeshes()) CheckNeighbours(mesh, {{"f32[1{tp},3]"}, {"f32[1{tp},3]", "bf16[1{tp}]"}});
 }
 

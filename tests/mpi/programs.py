@@ -2,7 +2,7 @@
 
     ESPALIER=build/espalier PYTHONPATH=tests python3 tests/mpi/programs.py FOLDER
 
-writes what `plan --program` prints for the first and the last rank of each row to FOLDER, a file for each row, and the
+writes the output of `plan --program` for the first and the last rank of each row to FOLDER, one file per row, and the
 memory that `plan` prints. `diff -r` compares the folders of two versions."""
 import concurrent.futures, os, sys
 

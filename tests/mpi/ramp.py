@@ -1,7 +1,7 @@
-"""The batch ramp: a run whose batch grows is, bit for bit, the runs that a person would chain by hand, one for each
-size, each from the checkpoint of the one before; in every kind of layout, in models of random sizes, at restarts in the
-middle, and with another ramp from a checkpoint on. Several layouts train as one rank does. The planned peak of every
-rank is what it used.
+"""The batch ramp: a run whose batch grows is, bit for bit, a chain of runs with constant sizes, each from the
+checkpoint of the previous one; in every kind of layout, in models of random sizes, at restarts in the middle, and with
+another ramp from a checkpoint on. Several layouts train as one rank does. The planned peak of every rank is the used
+one.
 ESPALIER_DEVICE=cuda sends the runs to a device, ESPALIER_TRANSPORT=nccl their messages over NCCL."""
 import json, os, re
 
@@ -28,7 +28,7 @@ class Ramp:
         return min(self.end, self.start + (step - 1) // self.each * self.step)
 
     def sizes(self, steps):
-        """(size, its last step) of a run of so many steps."""
+        """(size, its last step) for a run of `steps` steps."""
         all = [self.of(step) for step in range(1, steps + 1)]
         return [(size, max(s for s in range(1, steps + 1) if all[s - 1] == size)) for size in sorted(set(all))]
 
@@ -37,7 +37,7 @@ class Ramp:
 
 
 V = ["pipeline.schedule=zbv"]
-# Ranks, keys, ramp. A step of one microbatch stores gradients, others add to them.
+# Ranks, keys, ramp. A step of one microbatch stores gradients; other steps accumulate them.
 LAYOUTS = {
     "one rank": (1, [], Ramp(1, 2, 5, 2)),
     "dp_shard 2": (2, ["parallel.dp_shard=2"], Ramp(2, 4, 10, 3)),
@@ -49,7 +49,7 @@ LAYOUTS = {
     "pp 2, zbv": (2, ["parallel.pp=2", *V], Ramp(3, 2, 7, 2)),
     "pp 2 x dp 2 x tp 2": (8, ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2"], Ramp(2, 4, 10, 2)),
 }
-ON_GPUS = ("one rank", "dp_shard 2", "pp 2, zbv")  # emulated ones are slow
+ON_GPUS = ("one rank", "dp_shard 2", "pp 2, zbv")  # rows for emulated GPUs, which are slow
 
 
 def manifest(checkpoint, name):
@@ -67,7 +67,7 @@ def same(mine, theirs, first=1):
 
 
 def by_hand(home, name, ranks, keys, ramp):
-    """One start for each size."""
+    """The chain of runs: one start for each size."""
     for size, last in ramp.sizes(STEPS):
         run = train(home(name), ranks, [*keys, f"batch.global={size}", f"run.steps={last}"])
     return run
@@ -118,7 +118,8 @@ def check_parallel(checks, home):
 
 
 def check_changed(checks, home):
-    """Another ramp, or none, from a checkpoint on: sizes follow the step's number, samples those already read."""
+    """Another ramp, or none, from a checkpoint on: sizes follow the step's number, samples continue after the ones
+    already read."""
     ramp, at = Ramp(1, 2, 5, 2), 3
     first = [*BASE, *ramp.keys, "data.shuffle=false"]
     saved = train(home("changed"), 1, [*first, f"run.steps={at}"]).checkpoint(at)
@@ -146,7 +147,7 @@ def check_changed(checks, home):
 
 
 def check_plan(checks, home):
-    """A plan says how the batch grows, and its peak is the largest of all sizes."""
+    """A plan shows how the batch grows, and its peak is the largest of all sizes."""
     ramp, path = Ramp(2, 2, 6, 3), home("plan.json")
     keys = ["parallel.pp=2", "run.device=cpu", *ramp.keys]
     text = launch(1, ["plan", DECK, "--ranks", "2", "--json", path, *keys]).stdout
@@ -162,7 +163,7 @@ def check_plan(checks, home):
 
 
 def check_trace(checks, home):
-    """What is traced follows the program that runs: more instructions in larger steps."""
+    """Traces follow the program that runs: larger steps have more instructions."""
     ramp = Ramp(2, 2, 6, 2)
     keys = [*BASE, "parallel.pp=2", *ramp.keys, "run.steps=6"]
     run = train(home("trace"), 2, [*keys, "report.trace=1:6", f"report.costs='{home('costs.toml')}'"])

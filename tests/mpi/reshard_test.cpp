@@ -1,5 +1,5 @@
-// Whole reshards over MPI, local steps included: uneven sizes, empty pieces, sums, maxima, and values made partial and
-// joined again.
+// Whole reshards over MPI, local steps included: uneven sizes, empty shards, sums, maxima, and values made partial and
+// reduced again.
 #include "espalier/passes/reshard.hpp"
 
 #include "harness.hpp"
@@ -56,7 +56,7 @@ class Chain {
   int last_ = -1, count_ = 0;
 };
 
-/// Reshards along `types`; what arrives is the in-order join of what was there.
+/// Reshards along `types`; the result is the in-order reduction of the input.
 void Check(const Mesh& mesh, const std::vector<std::string>& types) {
   SCOPED_TRACE(types.front() + " -> " + types.back() + " on " + mesh.ToString());
   Chain chain(mesh);

@@ -1,6 +1,6 @@
-"""Schedules, chunks and the pipeline degree only reorder: every row must agree with 1f1b on one stage to the bit, in
-losses, gradient norms, validation losses, and in all weights and moments after the last step, whatever the settings of
-the switches of communication, in sizes drawn at random. The planned peak of every rank is what was used."""
+"""Schedules, chunks and the pipeline degree only reorder: every row must bitwise agree with 1f1b on one stage, in
+losses, gradient norms, validation losses, and in all weights and moments after the last step, with any settings of the
+communication switches, in sizes drawn at random. The planned peak of every rank is the used one."""
 import os
 
 from support.checkpoints import same_bits, tensors
@@ -116,7 +116,7 @@ def main():
                 ]
                 checks.that(text[0].returncode == 0 and text[0].stdout == text[1].stdout,
                             f"{name}: samples the same text")
-        # Two steps of one schedule, two of another, on other stages.
+        # Two steps of one schedule, then two of another, on other stages.
         drawn = sizes.draw([*layout("111")[0], STEP])
         chunked = BASE + drawn + layout("211")[0] + [
             "pipeline.schedule=interleaved", "pipeline.chunks=2", "run.steps=2", "lr.decay_steps=3"

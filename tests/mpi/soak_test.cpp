@@ -1,5 +1,5 @@
-// All lanes at once, in random order, for many steps: compute fills a buffer, a lane communicates it, compute checks
-// the result, and both buffers are used again by others.
+// All lanes in parallel, in random order, for many steps: compute fills a buffer, a lane communicates it, compute
+// checks the result, and both buffers are used again by others.
 #include <random>
 #include <thread>
 
@@ -13,7 +13,7 @@ int64_t wrong_elements = 0;
 
 int Attribute(const KernelCall& call, const char* name) { return static_cast<int>(call.attributes->Number(name)); }
 
-/// Types that the kernels need beside their tensors, by track.
+/// Types that the kernels need besides their tensors, by track.
 std::vector<Type> from_types, to_types;
 
 void FillKernel(const KernelCall& call) {
@@ -25,7 +25,7 @@ void CheckKernel(const KernelCall& call) {
   wrong_elements += CountWrong(call.inputs[0], to_types[static_cast<size_t>(track)], track, Attribute(call, "members"),
                                Reduce::kSum, step_now);
 }
-/// The ops of the tracks run kernels of this test: rope_table fills a value, clip verifies one.
+/// The ops of the tracks run kernels of this test: rope_table fills a value, clip checks one.
 Kernel FindKernel(std::string_view op) {
   if (op == "rope_table") return FillKernel;
   if (op == "clip") return CheckKernel;
@@ -50,7 +50,7 @@ class SoakBuilder {
     from_types.clear();
     to_types.clear();
     for (int t = 0; t < tracks; ++t) AddTrack(t);
-    // Checks come some tracks after their fills, so that several lanes are busy at once.
+    // Checks come some tracks after their fills, so that several lanes are busy at the same time.
     for (int t = 0; t < tracks + kAhead; ++t) {
       if (t < tracks) Begin(t);
       if (t >= kAhead) End(t - kAhead);

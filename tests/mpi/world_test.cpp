@@ -1,10 +1,10 @@
-// What happens outside the step.
+// Communication outside the step.
 #include "harness.hpp"
 
 namespace espalier::test {
 namespace {
 
-/// Different on every rank, and longer than an eager message on the higher ones.
+/// Bytes that differ on every rank, and are longer than an eager message on the higher ones.
 std::string BytesOf(int rank) {
   return std::string(static_cast<size_t>(rank) * 40'003, static_cast<char>('a' + rank)) + '\0' + "end";
 }

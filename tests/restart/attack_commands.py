@@ -1,5 +1,5 @@
-"""The commands around training, on real runs: sampling of token models, what mfu is counted against, a run directory
-that cannot be made."""
+"""The commands around training, on real runs: sampling of token models, the peak that mfu is relative to, a run
+directory that cannot be made."""
 import os, re, struct, tempfile
 
 from support.runs import Checks, DECK, launch, train
@@ -24,7 +24,7 @@ def said(checks, name, arguments, status, *texts):
 
 
 def b5_sample_of_a_token_model(checks, run):
-    """Text is not fed as ids; ids are continued, each below the vocabulary; a prompt longer than the window is
+    """Text is not used as ids; ids are continued, each below the vocabulary; a prompt longer than the window is
     announced."""
     sample = ["sample", f"{run}/checkpoints/latest"]
     for prompt in (["--prompt", "Hello"], []):
@@ -50,7 +50,8 @@ def l_token_beyond_the_vocabulary(checks, run):
 
 
 def mission_c_mfu(checks, home, data):
-    """mfu is the stated flops times the rate over the peak that the deck states; without one a processor has none."""
+    """mfu is the stated FLOPs times the rate over the peak that the deck states; without a stated peak a processor has
+    none."""
     metrics = train(os.path.join(home, "none"), 2, [*BASE, *data, "run.peak_tflops=0"])
     start = metrics.starts[-1]
     checks.that(start["peak_flops"] is None and start["peak_source"] == "a processor has no stated peak",

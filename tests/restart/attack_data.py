@@ -1,5 +1,5 @@
-"""Data that are missing, huge, changed or not the same on every rank; ranks that were not started alike; links between
-folders without an end."""
+"""Data that are missing, huge, changed or different on some ranks; ranks started with different settings; endless links
+between folders."""
 
 import os, re, resource, signal, struct, subprocess, tempfile, time
 
@@ -8,12 +8,12 @@ from support.jobs import Job
 from support.recorded import recorded
 from support.runs import Checks, DECK, ENVIRONMENT, Metrics, ROOT, executable, launch, train
 
-PATIENCE = 120  # seconds for anything that should take a few
+PATIENCE = 120  # seconds, for operations that should take a few
 SMALL = ["run.steps=4", "model.layers=1", "batch.global=4", "checkpoint.restart=auto", "run.watchdog_s=20"]
 
 
 def contexts(*ranks):
-    """The command line of a job whose ranks are started apart, each with words of its own."""
+    """The command line of a job whose ranks are started separately, each with its own arguments."""
     line = command(2, [])[0]
     launcher = line[:line.index("-n")] + line[line.index("-n") + 2:line.index(executable())]
     for k, words in enumerate(ranks):
@@ -34,7 +34,7 @@ def ran(line, environment=ENVIRONMENT):
 
 
 def text_file(path, seed, size=6000):
-    """Distinct samples of readable letters."""
+    """Distinct samples of readable characters."""
     state, letters = seed, []
     for _ in range(size):
         state = (state * 1103515245 + 12345) % 2**31
@@ -80,7 +80,7 @@ def h6_other_data_under_the_same_name(checks, home):
 
 
 def h6_another_file_system_for_the_run(checks, home):
-    """Rank 1 has an empty file system of its own where the run's folder is."""
+    """On rank 1 the run's folder is on another, empty file system."""
     folder = os.path.join(home, "h6-disk")
     os.makedirs(folder)
     run = [executable(), *arguments(os.path.join(folder, "run"), "parallel.dp_shard=2", "run.watchdog_s=0")]
@@ -153,7 +153,7 @@ def held(home, name, fault, *more):
 
 
 def released(job):
-    """Lets it go on; exit status and text."""
+    """Releases the run; returns exit status and text."""
     job.release()
     return job.end(), job.text()
 
@@ -161,7 +161,7 @@ def released(job):
 def m12_a_stop_while_data_are_opened(checks, home):
     with held(home, "stop", "open-data:hold") as job:
         job.send(0, signal.SIGTERM)
-        time.sleep(1.5)  # an opening that takes less is finished
+        time.sleep(1.5)  # a shorter opening is finished
         status, text = released(job)
     checks.that(status == 75 and "SIGTERM while the data were opened" in text,
                 f"M12: a stop is obeyed while data are opened (exit status {status})")
@@ -193,7 +193,7 @@ def flat_file(path, vocab, count):
 
 
 def megatron_file(path, vocab, count):
-    """Sequences of a million tokens and a .bin without a byte on disk."""
+    """Sequences of a million tokens and a .bin whose bytes are not allocated on disk."""
     lengths = [10**6] * (count // 10**6)
     with open(path[:-4] + ".idx", "wb") as file:
         file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(lengths) + 1))
@@ -204,8 +204,8 @@ def megatron_file(path, vocab, count):
 
 
 def mission_d_a_start_reads_little(checks, home):
-    """Bytes that a run of one rank has read when its first step begins, and the most memory it has had: with 2 MB of
-    tokens, 900 MB and 10 GB."""
+    """Bytes that a run of one rank has read when its first step begins, and its peak memory: with 2 MB of tokens, 900
+    MB and 10 GB."""
     for kind, write in (("tokens", token_file), ("flat16", flat_file), ("megatron", megatron_file)):
         read, memory = {}, {}
         for name, count in (("2 MB", 10**6), ("900 MB", 45 * 10**7), ("10 GB", 5 * 10**9)):
@@ -228,8 +228,8 @@ def mission_d_a_start_reads_little(checks, home):
 
 
 def mission_d_ranks_share_the_bytes_of_a_huge_jsonl(checks, home):
-    """Bytes that each of four ranks reads of one file of 60 MB: those that tell where its tokens are, and the bounded
-    part that every rank reads of any data."""
+    """Bytes that each of four ranks reads of one file of 60 MB: the bytes that locate its tokens, and the bounded part
+    that every rank reads of any data."""
     size, ranks, read = 60 * 10**6, 4, {}
     for name, count in (("small", 10), ("large", size // 1000)):
         path = os.path.join(home, name + ".jsonl")
@@ -259,7 +259,7 @@ def mission_d_a_bad_id_is_told_when_it_is_read(checks, home):
 
 
 def formats_are_refused_with_place(checks, home):
-    """What is wrong with data of other programs is told before memory is taken, with exit status 3."""
+    """Errors in data of other programs are reported before memory is taken, with exit status 3."""
     lines = os.path.join(home, "docs.jsonl")
     with open(lines, "w") as file:
         file.write('{"text": "some text of a document"}\n' * 40 + '{"text": 3}\n')

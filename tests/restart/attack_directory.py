@@ -1,6 +1,6 @@
 """The directory of checkpoints: only a run's own files are removed or replaced, retention and restarts follow the line
-of a checkpoint, and looking at a checkpoint never succeeds without looking. Runs are tiny; every function is named
-after the findings of a review that it shows to be mended."""
+of a checkpoint, and an inspection never succeeds without reading. Runs are tiny; every function is named after the
+findings of a review that it covers."""
 import os, shutil, signal, subprocess, sys, tempfile
 
 from support.checkpoints import reseal
@@ -54,7 +54,7 @@ def flip(path, offset):
 
 
 class Told(Checks):
-    """Shows what a run said if a check of it fails."""
+    """Prints a run's output if a check of it fails."""
 
     def that(self, holds, what, text=""):
         super().that(holds, what if holds or not text else what + "\n" + text)

@@ -1,5 +1,5 @@
-"""Every end saves, memory is looked at before it is taken, and the environment does nothing in silence. Runs are tiny;
-every function is named after the findings of a review that it shows to be mended."""
+"""Every end saves, memory is checked before it is taken, and every effect of the environment is reported. Runs are
+tiny; every function is named after the findings of a review that it covers."""
 import atexit, contextlib, json, os, pty, re, resource, signal, subprocess, tempfile
 
 from support.disturbed import events, verified, visible
@@ -32,7 +32,7 @@ def start(home, *overrides, ranks=1, inside=(), environment=(), **more):
 
 
 def end_all():
-    """What a check that failed has left."""
+    """Ends processes that a failed check has left."""
     for run in started:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(run.pid, signal.SIGKILL)
@@ -49,7 +49,7 @@ def steps(home):
 
 
 def trains(run, home, more=1):
-    """Waits until the run has made more steps."""
+    """Waits until the run has made `more` further steps."""
     goal = steps(home) + more
     until(lambda: steps(home) >= goal or run.poll() is not None, "steps")
 
@@ -63,7 +63,7 @@ def text(home):
 
 
 def ran(arguments, environment=(), **more):
-    """Exit status and text of a command of its own."""
+    """Exit status and text of a separate command."""
     done = recorded(subprocess.run(arguments, env={**ENVIRONMENT, **dict(environment)}, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, encoding="utf-8",
                                    errors="replace", timeout=PATIENCE, **more))
@@ -104,7 +104,8 @@ def m6_nohup_stays(checks, home):
 def m5_a_file_size_limit_costs_the_save(checks, home):
     for ranks in (1, 2):
         where = home(f"file-size-{ranks}")
-        limit = ["bash", "-c", 'ulimit -f 1024; exec "$@"', "bash"]  # not of mpirun, which may not end under it
+        limit = ["bash", "-c", 'ulimit -f 1024; exec "$@"', "bash"]  # not for mpirun, which may not end under this
+                                                                     # limit
         run = start(where, *SMALL, "run.steps=6", "checkpoint.every_steps=3", ranks=ranks, inside=limit)
         status = run.wait(PATIENCE)
         failed = events(where, "checkpoint_failed")
@@ -145,8 +146,8 @@ def a5_a_console_that_nobody_reads_holds_nothing_up(checks, home):
 
 
 def a5_ctrl_c_on_mpirun_saves(checks, home):
-    # One second, as mpirun leaves by default, is enough for so small a run, but not on every machine that tests. Before
-    # its TERM mpirun reads no output for as long: the run leaves lines out.
+    # One second, which mpirun leaves by default, is enough for such a small run, but not on every test machine. Before
+    # its TERM mpirun reads no output for that second: the run drops lines.
     where = home("mpirun")
     run = start(where, *ENDLESS, ranks=2, environment={"OMPI_MCA_odls_base_sigkill_timeout": "4"}.items())
     trains(run, where, 3)
@@ -189,7 +190,7 @@ def a4_memory_is_refused_before_it_is_taken(checks, home):
 
 @contextlib.contextmanager
 def memory_group(bytes_):
-    """A control group of version 1 or 2 inside our own, with a limit; None where none can be made."""
+    """A control group of version 1 or 2 inside our own, with a limit; None if none can be made."""
     own = dict(line.strip().split(":", 2)[1:] for line in open("/proc/self/cgroup"))
     kinds = [(f"/sys/fs/cgroup/memory{own.get('memory', '')}", "memory.limit_in_bytes"),
              (f"/sys/fs/cgroup{own.get('', '')}", "memory.max")]

@@ -1,5 +1,5 @@
-"""Errors of one rank while the others wait for it, and ranks that do not answer: the job ends, says which rank and why,
-and keeps what can be kept. Each check has the number of its finding."""
+"""Errors of one rank while the others wait for it, and ranks that do not answer: the job ends, names the rank and the
+reason, and keeps what can be kept. Each check has the number of its finding."""
 import os, re, shutil, signal, sys, tempfile
 
 from support import jobs
@@ -7,7 +7,7 @@ from support.disturbed import events, same_run, verified, visible
 from support.jobs import Job, kill
 from support.runs import Checks, DECK, ROOT, launch, train
 
-jobs.PATIENCE = 150  # seconds until a job counts as hung, on a machine that may have no time
+jobs.PATIENCE = 150  # seconds until a job counts as hung, on a machine that may be very busy
 SAMPLE = 24          # model.seq_len of the deck
 BASE = ["model.layers=1", "batch.global=4", "parallel.dp_shard=2", "lr.decay_steps=40", "checkpoint.every_steps=0",
         "run.watchdog_s=2", "run.watchdog_slow_s=4", "checkpoint.restart=auto"]
@@ -15,7 +15,7 @@ ENDLESS = ["run.steps=1000000", "report.every_steps=1000", *BASE]
 
 
 def text_of(path, samples):
-    """A text of so many samples, and one byte more for the last target."""
+    """A text of `samples` samples, and one more byte for the last target."""
     with open(os.path.join(ROOT, "tests", "oracle", "data", "text.txt"), "rb") as source, open(path, "wb") as file:
         file.write(source.read(samples * SAMPLE + 1))
     return path
@@ -27,7 +27,7 @@ def steps(home):
 
 
 def ended(job):
-    """Exit status (None: something of it hangs), and what was printed."""
+    """Exit status (None: a process hangs), and the output."""
     return job.wait()[0], job.text()
 
 
@@ -43,7 +43,7 @@ def newest(home):
 
 
 def named(checks, what, status, expected, text, *patterns):
-    """The exit status is right, and every pattern is in the text."""
+    """Checks the exit status, and that every pattern is in the text."""
     missing = [pattern for pattern in patterns if not re.search(pattern, text)]
     checks.that(status == expected and not missing, f"{what}: exit status {expected}, with rank and cause")
     if status != expected or missing:
@@ -85,7 +85,7 @@ def l_training_data_that_one_rank_cannot_read(checks, home):
 
 
 def h2_any_error_of_one_rank(checks, home):
-    """Wherever it happens, the others do not wait for ever."""
+    """Wherever the error occurs, the others do not wait for ever."""
     for fault, cause in (("step:eio:3", "Input/output error"),
                          ("step:nomem:2", "bad_alloc: the system has no more memory"),
                          ("proof:eio", "Input/output error"), ("copy:enospc", "No space left")):
@@ -170,7 +170,7 @@ CHECKS = [h2_validation_data_that_one_rank_cannot_read, l_training_data_that_one
 
 
 def main():
-    """Arguments: the names of the checks to make; all without."""
+    """Arguments: the names of the checks to run; all without."""
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
         for check in CHECKS:

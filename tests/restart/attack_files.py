@@ -1,23 +1,23 @@
-"""Files that are no files, endless, or of strangers: every reader refuses them at once, with the reason. Outputs on a
-full disk. Names of decks that no deck can hold."""
+"""Files that are not regular files, are endless, or belong to others: every reader refuses them at once, with the
+reason. Outputs on a full disk. Names of decks that no deck can have."""
 
 import json, os, resource, shutil, struct, subprocess
 
 from support.recorded import recorded
 from support.runs import Checks, DECK, ENVIRONMENT, ROOT, executable, launch, scratch
 
-PATIENCE = 120  # seconds for anything that should take less than one
+PATIENCE = 120  # seconds, for operations that should take less than one
 TOKENIZER = os.path.join(ROOT, "tests", "data", "tokenizer.json")
 SMALL = ["run.steps=1", "model.layers=2", "model.vocab=611", "batch.global=2", "parallel.pp=1", "parallel.tp=1",
          "parallel.dp_shard=-1", "report.trace=1:1"]
 REASONS = {"pipe": "is not a file but a pipe", "device": "is not a file but a device",
            "folder": "is a folder, not a ", "endless": "has 1099511627776 bytes, and a "}
-NO_TOKENIZER = "has neither tokenizer.json nor tokenizer.model"  # in a folder
+NO_TOKENIZER = "has neither tokenizer.json nor tokenizer.model"  # message about a folder
 SECRET = "a private key of the user"
 
 
 def ran(*arguments, most_bytes=None):
-    """The finished process; with `most_bytes` no file may be larger, as on a full disk."""
+    """The finished process; with `most_bytes` no file may be larger, which emulates a full disk."""
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
     return recorded(subprocess.run([executable(), *arguments], env=ENVIRONMENT, stdout=subprocess.PIPE,
@@ -60,7 +60,7 @@ def holds(folder, secret):
 
 
 def named_by_the_user(checks, home, run, model):
-    """Files of the command line and of decks."""
+    """Files named on the command line and in decks."""
     text = text_with(os.path.join(home, "text"), "one two three\n")
     for kind, bad in bad_files(home).items():
         include = text_with(os.path.join(home, f"{kind}.toml"), f"include = ['{bad}']\n")
@@ -90,7 +90,7 @@ def named_by_the_user(checks, home, run, model):
 
 
 def of_a_strangers_folder(checks, home, run, model):
-    """Files that a folder of Hugging Face or of a run brings along."""
+    """Files that a folder of Hugging Face or of a run contains."""
     for kind in REASONS:
         bad, what = os.path.join(home, "bad", kind), os.path.join(home, "from-" + kind)
 
@@ -115,7 +115,7 @@ def of_a_strangers_folder(checks, home, run, model):
 
 
 def links_of_a_strangers_folder(checks, home, run, model):
-    """A file beside a tokenizer is kept in checkpoints and exports: never a file from elsewhere."""
+    """A tokenizer's companion file is kept in checkpoints and exports: never a file from elsewhere."""
     private = text_with(os.path.join(home, "private"), SECRET)
     folder = with_link(model, os.path.join(home, "linked"), "chat_template.jinja", private)
     text_with(os.path.join(folder, "other.json"), '{"inside": 7}')
@@ -152,7 +152,7 @@ def links_of_the_hubs_cache(checks, home, run, model):
 
 
 def many_unknown_tensors(checks, home, run, model):
-    """Quadratic time would be minutes."""
+    """Quadratic time would take minutes."""
     count = 300_007
     folder = os.path.join(home, "many")
     shutil.copytree(model, folder)

@@ -1,8 +1,8 @@
-"""The network between two hosts fails while a run trains: the report says who sent and who waits, or that nothing
-passes, and blames no rank; the job ends on both hosts, and nothing of it is left. Open MPI's launcher notices it before
-the watchdog if it is told to ask. With the argument "full" also where it does not: then the ranks end by the
-watchdog, and what is left of the launcher is ended half a minute later. Two network namespaces are the hosts;
-skipped where they cannot be made."""
+"""The network between two hosts fails while a run trains: the report names senders and waiting ranks, or says that
+nothing passes, and blames no rank; the job ends on both hosts and leaves nothing. Open MPI's launcher notices the
+failure before the watchdog if it is configured to check. The argument "full" also tests a launcher that does not: then
+the watchdog ends the ranks, and the rest of the launcher is ended half a minute later. Two network namespaces are the
+hosts; skipped where they cannot be made."""
 import os, subprocess, sys, tempfile
 
 from support.hosts import KEEPALIVE, TwoHosts
@@ -49,7 +49,7 @@ def main():
         print(why)
         sys.exit(77)
     checks, pp, both = Checks(), ["parallel.pp=2"], ["parallel.pp=2", "parallel.tp=2"]
-    noticed, ended = (1, 205), (-9,)  # exit status of mpirun: 205 is its own for a host that it has lost
+    noticed, ended = (1, 205), (-9,)  # exit status of mpirun; 205: it has lost a host
     cases = [(1, pp, KEEPALIVE, 60, noticed)]
     if sys.argv[1:] == ["full"]:
         cases += [(2, both, KEEPALIVE, 60, noticed), (1, ["parallel.dp_shard=2"], {}, 4, ended),

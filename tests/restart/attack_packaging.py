@@ -1,12 +1,12 @@
-"""What a newcomer meets before the first step: licence, packages, build, README, scripts. Every function is named after
-the finding that it shows to be mended."""
+"""The needs of a newcomer before the first step: licence, packages, build, README, scripts. Every function is named
+after the finding that it covers."""
 import os, re, shlex, shutil, subprocess, tempfile
 
 from support.recorded import recorded
 from support.runs import Checks, DECK, ENVIRONMENT, ROOT, executable
 
 PATIENCE = 600
-# What the scripts themselves call, besides what packages.txt asks for.
+# Programs that the scripts themselves call, besides the ones that packages.txt lists.
 PROGRAMS = ["bash", "sed", "tr", "cat", "mktemp", "rm", "dirname", "env", "as", "ld", "nproc"]
 ASKED_FOR = ["c++", "git", "meson", "ninja", "pkg-config", "mpicxx", "mpirun", "python3", "h5dump"]
 
@@ -62,7 +62,8 @@ def path_without(names, scratch):
 
 
 def b7_hdf5_under_its_own_name(checks, scratch):
-    """pkg-config knows hdf5, as HDF5 itself installs it, and not Debian's hdf5-serial; or knows none, but h5cc does."""
+    """pkg-config knows HDF5 as hdf5, its upstream name, and not as Debian's hdf5-serial; or knows neither, but h5cc
+    exists."""
     if call(["pkg-config", "--exists", "hdf5-serial"])[0] != 0:
         print("skipped: pkg-config knows no hdf5-serial to hide")
         return

@@ -1,5 +1,5 @@
-"""What a restart does follows from deck and command line alone: the checkpoint's deck is compared, never taken over.
-Runs are tiny; every function is named after the findings of a review that it shows to be mended."""
+"""A restart depends on deck and command line alone: the checkpoint's deck is compared, never taken over. Runs are tiny;
+every function is named after the findings of a review that it covers."""
 import hashlib, json, os, re, shutil, tempfile
 
 from support.checkpoints import reseal
@@ -11,14 +11,14 @@ TEXT = f"data.paths=['{ROOT}/tests/oracle/data/text.txt']"
 
 
 def run(home, *overrides, ranks=1, flags=(), deck=DECK):
-    """Exit status and text; without a home in the folder that the deck says."""
+    """Exit status and text; `home` is None if the deck names the folder."""
     where = ["-d", home] if home else []
     done = launch(ranks, ["run", deck, *where, *flags, *SMALL, *overrides], PATIENCE)
     return done.returncode, done.stdout
 
 
 def expect(checks, holds, what, answer):
-    """A check of what a run answered; the text is shown if it fails."""
+    """A check of a run's answer; prints the text if it fails."""
     status, text = answer
     checks.that(holds, f"{what}: {status}" if holds else f"{what}: {status}\n{text}")
 
@@ -46,7 +46,7 @@ def contents(folder):
 
 
 def changed(home):
-    """Key -> old value, new value, origin; of the last start."""
+    """Key -> old value, new value, origin, for the last start."""
     lines = [json.loads(line) for line in open(os.path.join(home, "metrics.jsonl"))]
     last = max(i for i, line in enumerate(lines) if line.get("event") == "start")
     events = [line for line in lines[last:] if line.get("event") == "changed"]
@@ -146,7 +146,8 @@ def m1_a3_every_difference_is_said(checks, home):
 def a2_m2_a_trial_and_then_the_run(checks, home):
     where = home("trial")
     straight = train(home("whole"), 1, [*SMALL, "run.steps=12"])
-    trial = train(where, 1, [*SMALL, "run.steps=4"], flags=["-t", "01:00:00"])  # its warm-up: the same rates
+    trial = train(where, 1, [*SMALL, "run.steps=4"], flags=["-t", "01:00:00"])  # its warm-up stays the same, so the
+                                                                                # rates do too
     checks.that(trial.curve("loss") == straight.curve("loss")[:4], "a trial of 4 steps is the first 4 of 12")
     whole = train(where, 1, [*SMALL, "run.steps=12"])
     for key in ("lr", "loss", "grad_norm"):

@@ -1,5 +1,5 @@
-"""What no input may do: wrap a size, compile without end, or take memory without bound. Every command runs with a limit
-of processor time and of memory. Standard library only."""
+"""No input may overflow a size, compile endlessly, or take unbounded memory. Every command runs with limits of
+processor time and memory. Standard library only."""
 import os, re, resource, shutil, subprocess, tempfile
 
 from support.checkpoints import crc32c
@@ -22,7 +22,7 @@ def ask(*arguments, seconds=PROCESSOR):
 
 
 def h3_sizes_that_wrap(checks, folder):
-    """model.dim = 2^30 crashed PlanWaits, others wrapped to a plausible arena."""
+    """model.dim = 2^30 crashed PlanWaits; other sizes overflowed to a plausible arena."""
     cases = [["model.dim=1073741824"], ["model.dim=536870912"], ["model.vocab=2147483647", "model.seq_len=2147483647"],
              ["model.dim=16777216", "model.seq_len=2147483647", "batch.micro=8"],
              ["model.dim=1073741824", "model.ffn_dim=1073741824"], ["model.dim=2147483644", "model.seq_len=2147483647"],
@@ -45,7 +45,7 @@ def a7_layers_and_batches_without_end(checks):
 
 
 def a7_many_layers_and_ranks(checks):
-    """The largest that is allowed ends, too; layers were planned in quadratic time."""
+    """The largest allowed values end, too; layers were planned in quadratic time."""
     status, text = ask("plan", DECK, "model.layers=1000", seconds=60)
     checks.that(status == 0 and "1 for 1 ranks" in text, f"A7: plan model.layers=1000: {status}")
     status, text = ask("plan", DECK, "parallel.dp_shard=-1", "--ranks", "16384", "batch.global=16384", seconds=60)
@@ -58,7 +58,7 @@ def a7_many_layers_and_ranks(checks):
 
 
 def with_deck(checkpoint, changes):
-    """Changes lines of a checkpoint's deck.toml, and makes the checksums right."""
+    """Changes lines of a checkpoint's deck.toml, and corrects the checksums."""
     path, manifest = (os.path.join(checkpoint, name) for name in ("deck.toml", "MANIFEST"))
     with open(path) as file:
         deck = file.read()
@@ -79,8 +79,7 @@ def with_deck(checkpoint, changes):
 
 
 def m10_strangers_checkpoints(checks, folder):
-    """A checkpoint whose deck asks for more than its MANIFEST holds is refused before it is compiled or allocated
-    for."""
+    """A checkpoint whose deck needs more than its MANIFEST holds is refused before compilation or allocation."""
     own = train(os.path.join(folder, "own"), 1, ["run.steps=1", "model.layers=2", "batch.global=4"]).checkpoint(1)
     checks.that(ask("sample", own, "--tokens", "1")[0] == 0, "M10: the checkpoint itself is sampled from")
     cases = {"H3 dim, vocab, seq_len": {"dim": 1073741824, "vocab": 2147483647, "seq_len": 2147483647},
@@ -99,7 +98,7 @@ def m10_strangers_checkpoints(checks, folder):
 
 
 def l_texts(checks, folder):
-    """Other inputs that were waited for, or passed for what they are not."""
+    """Other inputs that made the program wait, or were accepted as something else."""
     fifo = os.path.join(folder, "fifo.toml")
     os.mkfifo(fifo)
     outer = os.path.join(folder, "outer.toml")

@@ -1,11 +1,11 @@
-"""Everything that may happen to a run, drawn at random; an oracle judges each draw.
+"""Disturbs runs at random in every known way; an oracle judges each draw.
   chaos.py [--full] [--seed S] [--way NAME] [DRAWS [STATE]]
-      STATE: a file that remembers what was done, so that a stopped campaign goes on
+      STATE: a file that records finished work, so that a stopped campaign continues
 A draw takes a random deck (family, sizes, layout, schedule, precision, data), disturbs a run of it in one of the ways
-below, and then lets the run finish. The oracle: every exit status is one that the documents allow for what was done, no
-process is alive after the limit, and the finished run equals the undisturbed one (bitwise in the same layout, to rtol
-1e-5 in another one), or the console and metrics.jsonl named what differed. --full draws from more decks and adds the
-slow ways. Needs ESPALIER."""
+below, and then lets the run finish. The oracle: every exit status is one that the documents allow for the disturbance,
+no process is alive after the limit, and the finished run equals the undisturbed one (bitwise in the same layout, to
+rtol 1e-5 in another one), or the console and metrics.jsonl named what differed. --full draws from more decks and adds
+the slow ways. Needs ESPALIER."""
 import argparse, os, random, resource, shutil, signal, subprocess, sys, tempfile, time
 
 from support.campaign import State
@@ -17,14 +17,14 @@ from support.runs import Metrics, executable, launch
 from support.waiting import wait_until
 
 WATCHDOG_S = 4
-LIMIT_S = 90         # seconds without a step in which everything must have ended, on a machine that may be busy
-COMMAND_LIMIT_S = 20  # the same for a command that starts no ranks
+LIMIT_S = 90  # seconds without a step after which everything must have ended, on a machine that may be busy
+COMMAND_LIMIT_S = 20  # the same for a command without ranks
 DONE, FAULT, DECK, DATA, MEMORY, STOPPED = 0, 1, 2, 3, 4, 75
 STOPS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGXCPU]
 
 
 class Finding(Exception):
-    """What the oracle does not accept."""
+    """A state that the oracle does not accept."""
 
 
 def require(holds, what, job=None):
@@ -33,12 +33,12 @@ def require(holds, what, job=None):
 
 
 class Draw:
-    """One run in a folder of its own. `start` begins it, `ended` judges how a start ended."""
+    """One run in its own folder. `start` begins it, `ended` judges how a start ended."""
 
     def __init__(self, chaos, deck):
         self.chaos, self.random, self.deck = chaos, chaos.random, deck
         self.home = os.path.join(chaos.folder, "run")
-        self.theirs = {}  # files of a user in it: text by path
+        self.theirs = {}  # the user's files in it: text by path
 
     def start(self, *overrides, before="", deck=None, stdout=None):
         deck = deck or self.deck
@@ -49,7 +49,7 @@ class Draw:
         """Waits; the exit status must be one of `allowed` (None: any but a hang). Returns it."""
         done, status = 0, job.wait()[0]
         while status is None and done < (done := len(read(os.path.join(self.home, "metrics.jsonl")))):
-            status = job.wait()[0]  # slow, but it makes steps
+            status = job.wait()[0]  # slow, but it makes progress
         require(status is not None, f"{what}: processes alive after {LIMIT_S} s without a step", job)
         text = job.text()
         for word in ("terminate called", "Sanitizer", "std::bad_alloc", "internal error"):
@@ -80,10 +80,10 @@ class Draw:
                 f"{what}: differs from the undisturbed run\n{self.deck.text}")
 
 
-# Each way to disturb a run: a function of a draw that raises Finding. Its docstring is what the report prints.
+# Ways to disturb a run: each is a function of a draw that raises Finding. The report prints its docstring.
 
 def stop_signals(draw):
-    """TERM, INT, USR1, USR2, HUP or XCPU to a rank, several times in a row"""
+    """TERM, INT, USR1, USR2, HUP or XCPU to a rank, several times in sequence"""
     for _ in range(draw.random.randint(1, 3)):
         number = draw.random.choice(STOPS)
         with draw.start() as job:
@@ -111,7 +111,7 @@ def kills(draw):
 
 
 def suspended(draw):
-    """STOP to a rank, for less or for more than the watchdog allows"""
+    """STOP to a rank, for less or more than the watchdog allows"""
     long = draw.random.random() < 0.3
     with draw.start() as job:
         draw.sleep_some(job)
@@ -120,8 +120,8 @@ def suspended(draw):
         if not long:
             time.sleep(draw.random.uniform(0, 1))
             kill(victims, signal.SIGCONT)
-        # Before the watchdog watches, and alone on a node, a stopped process stays stopped: whoever stopped it
-        # continues it.
+        # Before the watchdog starts, and alone on a node, a stopped process stays stopped until it is continued from
+        # outside.
         elif not job.until(lambda: job.launcher.poll() is not None, 4 * WATCHDOG_S + 10):
             kill(victims, signal.SIGCONT)
         draw.ended(job, {DONE, FAULT, 128 + signal.SIGKILL} if long and victims else {DONE},
@@ -131,7 +131,7 @@ def suspended(draw):
 
 
 def closed_pipe(draw):
-    """whoever reads the output goes away"""
+    """the reader of the output exits"""
     reader, writer = os.pipe()
     with draw.start(stdout=writer) as job:
         os.close(writer)
@@ -151,7 +151,7 @@ def limits(draw):
     rank = draw.random.randrange(draw.deck.ranks)
     where = f'[ "$OMPI_COMM_WORLD_RANK" = {rank} ] && ' if one else ""
     with draw.start(before=f"{where}ulimit -{kind} {number}") as job:
-        # A process that gets no memory while MPI or the C++ runtime start may end by itself.
+        # A process without memory while MPI or the C++ runtime starts may end by itself.
         draw.ended(job, None if kind in "vn" else {DONE, FAULT, DATA, MEMORY},
                    f"ulimit -{kind} {number}{f' on rank {rank}' if one else ''}")
     draw.finish(what="limits")
@@ -159,7 +159,7 @@ def limits(draw):
 
 
 def full_disk(draw):
-    """a file system that fills, and is made larger afterwards"""
+    """a file system that fills, and is enlarged afterwards"""
     os.makedirs(draw.home)
     size = draw.random.randint(16, 1500)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", draw.home],
@@ -187,7 +187,7 @@ def time_limits(draw):
 
 
 def other_steps(draw):
-    """fewer steps, then more, then fewer than were done"""
+    """fewer steps, then more, then fewer than already done"""
     steps = draw.deck.steps
     part = draw.random.randint(1, steps - 1)
     with draw.start(f"run.steps={part}", f"lr.decay_steps={steps}") as job:
@@ -199,12 +199,12 @@ def other_steps(draw):
     require(before and visible(draw.home), "checkpoints are gone")
     straight = draw.chaos.reference(draw.deck)[0]
     mine = Metrics(draw.home)
-    # What the deck does not say is derived again: from `part` on the learning rate is the undisturbed run's.
+    # Keys that the deck leaves out are derived again: from `part` on the learning rate is the undisturbed run's.
     require(mine.curve("lr", part + 1) == straight.curve("lr", part + 1), "the learning rate is not derived again")
 
 
 def other_keys(draw):
-    """a restart with other values: each is reported, and the steps before are as they were"""
+    """a restart with other values: each is reported, and earlier steps are unchanged"""
     part = draw.random.randint(1, draw.deck.steps - 1)
     with draw.start(f"run.steps={part}") as job:
         draw.ended(job, {DONE}, f"{part} steps")
@@ -241,7 +241,7 @@ def other_layout(draw):
     with draw.start(deck=other) as job:
         draw.ended(job, {DONE}, f"continued as {other.layout}")
     mine, straight = Metrics(draw.home), draw.chaos.reference(draw.deck)[0]
-    first = mine.starts[-1]["first_step"]  # in the other layout
+    first = mine.starts[-1]["first_step"]  # first step in the other layout
     for key in ("loss", "grad_norm"):
         pairs = list(zip(mine.curve(key), straight.curve(key)))
         require(
@@ -290,10 +290,10 @@ def changed_data(draw):
 
 
 def data_lost_in_mid_run(draw):
-    """the data file is cut while the run reads it"""
+    """the data file is truncated while the run reads it"""
     deck = draw.deck.with_own_data(draw.chaos.folder)
     with draw.start(deck=deck) as job:
-        job.until(lambda: events(draw.home, "start"))  # what is cut before is other data
+        job.until(lambda: events(draw.home, "start"))  # data cut before that are other data
         draw.sleep_some(job)
         whole = open(deck.data, "rb").read()
         os.truncate(deck.data, draw.random.randint(0, len(whole) // 3))
@@ -307,7 +307,7 @@ def data_lost_in_mid_run(draw):
 
 
 def damaged_checkpoint(draw):
-    """a byte of the newest checkpoint is flipped, or a file of it is gone"""
+    """a byte of the newest checkpoint is flipped, or one of its files is missing"""
     part = draw.random.randint(1, draw.deck.steps - 1)
     with draw.start(f"run.steps={part}", f"lr.decay_steps={draw.deck.decay_steps}") as job:
         draw.ended(job, {DONE}, "the first start")
@@ -328,7 +328,7 @@ def damaged_checkpoint(draw):
 
 
 def foreign_files(draw):
-    """files of the user's in the run directory and among the checkpoints survive"""
+    """the user's files in the run directory and among the checkpoints survive"""
     theirs, folder = draw.theirs, os.path.join(draw.home, "checkpoints")
     for name in draw.random.sample([
             "tmp-notes.txt", "latest-best/weights.bin", "del-later.txt", "step-00000001/results/eval.csv",
@@ -348,7 +348,7 @@ def foreign_files(draw):
 
 
 def bad_input(draw):
-    """random keys and values on the command line of check, plan and run: a documented status, at once"""
+    """random keys and values on the command line of check, plan and run: a documented status, without delay"""
     keys = draw.chaos.all_keys()
     values = [
         "-1", "0", "1", "2", "7", "1e30", "1e-50", "2147483647", "9223372036854775807", "1e999", "nan", "true", "[]",
@@ -379,7 +379,7 @@ def bad_input(draw):
 
 
 def unplugged(draw):
-    """the cable of one of two hosts is pulled, for good or for a moment"""
+    """the cable of one of two hosts is pulled, permanently or briefly"""
     hosts = TwoHosts("c")
     while draw.deck.ranks % 2:  # as many ranks on each host
         draw.deck = draw.chaos.deck()
@@ -422,7 +422,7 @@ class Chaos:
     def __init__(self, folder, state_path, decks, seed):
         self.folder, self.decks = folder, decks
         self.state = State(state_path, draws=0, skipped=0, by_way={}, findings=[])
-        self.random = random.Random(f"{seed} {self.state['draws']}")  # another one after each stop
+        self.random = random.Random(f"{seed} {self.state['draws']}")  # a new sequence after each stop
         self.pool, self.references, self.round = [], {}, []
 
     def deck(self):
@@ -431,7 +431,7 @@ class Chaos:
         return self.random.choice(self.pool)
 
     def reference(self, deck):
-        """Metrics and seconds of the run that nobody disturbs."""
+        """Metrics and seconds of the undisturbed run."""
         if deck.number not in self.references:
             home, begin = os.path.join(self.folder, f"reference{deck.number}"), time.monotonic()
             done = launch(deck.ranks, ["run", deck.path, "-d", home], 10 * LIMIT_S)
@@ -451,7 +451,7 @@ class Chaos:
         return keys
 
     def one(self, ways):
-        # Every way comes once a round, in random order.
+        # Every way occurs once per round, in random order.
         count = self.state["draws"]
         if count % len(ways) == 0 or not self.round:
             self.round = self.random.sample(ways, len(ways))

@@ -1,5 +1,5 @@
-"""A bit flips in one copy of the state: no checkpoint that does not load is committed, the rank is named, and the run
-goes back to its last checkpoint, or stops. The bit is flipped in the memory of a rank that a fault point holds.
+"""A bit flips in one copy of the state: every committed checkpoint loads, the rank is named, and the run rolls back to
+its last checkpoint, or stops. The bit is flipped in the memory of a rank that a fault point holds.
 
     corruption.py [BIT ...]     with bits, by hand: each in weights, moments and norms of two and three replicas"""
 import contextlib, os, re, shutil, subprocess, sys
@@ -20,7 +20,7 @@ NORM = "parameters/model.layers.0.input_layernorm.weight"
 
 
 def first_bytes(checkpoint, tensor, count=40):
-    """Of a tensor: the rank that wrote its first box, and the first bytes of it."""
+    """The rank that wrote the first box of a tensor, and the first bytes of the box."""
     name = None
     with open(os.path.join(checkpoint, "MANIFEST")) as file:
         for line in file:
@@ -34,7 +34,8 @@ def first_bytes(checkpoint, tensor, count=40):
 
 
 def flip(pid, pattern, bit):
-    """Flips a bit of the fp32 at each place in a process that holds `pattern`; how many places there are."""
+    """Flips a bit of the fp32 at each occurrence of `pattern` in the memory of a process; returns the number of
+    occurrences."""
     count = 0
     with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
         for line in maps:
@@ -57,7 +58,7 @@ def flip(pid, pattern, bit):
 
 
 def may_write_memory():
-    """Of processes that this one has started, which some systems allow to root alone."""
+    """Whether memory of processes that this one has started may be written, which some systems allow only to root."""
     with subprocess.Popen(["sleep", "60"]) as child:
         try:
             with open(f"/proc/{child.pid}/mem", "r+b"):
@@ -69,7 +70,7 @@ def may_write_memory():
 
 
 class Case:
-    """One flip of a bit of `tensor` on `rank`, which `fault` holds when its state is that of `step`."""
+    """Flips one bit of `tensor` on `rank` in the state of `step`, while `fault` holds the rank."""
 
     def __init__(self, name, ranks, layout, tensor, rank, bit=24, fault="step:hold:5", step=4, extra=()):
         self.name, self.ranks, self.tensor, self.rank, self.bit = name, ranks, tensor, rank, bit
@@ -110,7 +111,7 @@ def straight_run(home, case, done={}):
 
 
 def check_rollback(checks, home, case, named):
-    """The default: the run goes back, repeats its steps and ends as the undisturbed one."""
+    """The default: the run rolls back, repeats its steps and ends like the undisturbed one."""
     status, text = case.run(home)
     corrupt = events(home, "corruption")
     checks.that(status == 0 and len(corrupt) == 1 and corrupt[0]["ranks"] == named,
@@ -123,7 +124,7 @@ def check_rollback(checks, home, case, named):
 
 
 def check_stop(checks, home, case, said):
-    """guard.on_corruption = "stop": the run ends, and the same command goes on from the last good checkpoint."""
+    """guard.on_corruption = "stop": the run ends, and the same command continues from the last good checkpoint."""
     status, text = case.run(home)
     checks.that(status == 1 and re.search(said, text) is not None and "the same command goes on from it" in text,
                 f"{case.name}: exit status {status}, with the rank and what to do")
@@ -134,7 +135,7 @@ def check_stop(checks, home, case, said):
 
 
 def check_any_bit(checks, home, case):
-    """Whatever the flip does, every committed checkpoint loads, and what was found names the rank."""
+    """Whatever the flip does, every committed checkpoint loads, and a finding names the rank."""
     status, text = case.run(home)
     ranks = {tuple(event["ranks"]) for event in events(home, "corruption")}
     expected = {(case.rank,)} if case.ranks > 2 else {(0, 1)}
@@ -144,7 +145,7 @@ def check_any_bit(checks, home, case):
 
 
 def check_changed_data(checks, home, case):
-    """Data that change after the proof was begun are not committed, though no other rank holds a copy of them."""
+    """Data that change after the proof has begun are not committed, even if no other rank holds a copy of them."""
     status, text = case.run(home)
     failed = events(home, "checkpoint_failed")
     checks.that(status == 0 and len(failed) == 1 and "memory changed in between" in text,
@@ -153,7 +154,7 @@ def check_changed_data(checks, home, case):
 
 
 def check_fallback(checks, home):
-    """Checkpoints whose proof fails are passed over along the lineage, as damaged ones are."""
+    """Checkpoints whose proof fails are skipped along the lineage, like damaged ones."""
     straight = train(home, 1, BASE)
     for step in (6, 8):
         reseal(straight.checkpoint(step), lambda text: re.sub(r"proof (\d)\.(\d)", r"proof \1\1.\2", text))

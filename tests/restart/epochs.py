@@ -1,17 +1,17 @@
-"""run.epochs: a run of so many passes is, bit for bit, the run of the steps that they are; with a batch ramp, on
-several ranks, over a restart. What check, plan, simulate and import say of it. More data make a longer run, which is
-said."""
+"""run.epochs: a run of N passes is, bit for bit, the run of the corresponding steps; with a batch ramp, on several
+ranks, over a restart. The output of check, plan, simulate and import about it. More data make a longer run, which is
+reported."""
 import pathlib
 
 from support.checkpoints import same_bits, tensors
 from support.runs import Checks, DECK, Metrics, launch, scratch, train
 
-LENGTH = 24  # of tests/decks/small.toml
+LENGTH = 24  # bytes of a sequence in tests/decks/small.toml
 BASE = ["data.format=text", "lr.warmup_steps=2", "batch.global=12", "checkpoint.restart=auto"]
 
 
 def write_text(path, samples):
-    """A text of so many samples."""
+    """A text of `samples` samples."""
     path.write_bytes(bytes(32 + (k * k * 7 + k) % 90 for k in range(samples * LENGTH + 1)))
 
 
@@ -38,7 +38,7 @@ def equals_its_steps(checks, folder, text):
 
 
 def restarts(checks, folder, text):
-    """A run that stops early goes on; a run that is done stays so; more samples are more steps."""
+    """A run that stops early continues; a finished run stays finished; more samples are more steps."""
     run, paths = str(folder / "stops"), BASE + [f"data.paths=['{text}']"]
     train(run, 1, [*paths, "run.steps=4", "lr.decay_steps=4"])
     again = launch(1, ["run", DECK, "-d", run, *paths, "run.epochs=2"])
@@ -83,7 +83,7 @@ def other_commands(checks, folder, text):
 
 
 def imports(checks, folder, text):
-    """An import may say epochs; its checkpoint does not know the steps yet, which is no difference at the start."""
+    """An import may set epochs; its checkpoint does not know the steps yet, which is no difference at the start."""
     train(str(folder / "first"), 1, BASE + [f"data.paths=['{text}']", "run.steps=1"])
     said("export", folder / "first" / "checkpoints" / "latest", folder / "hf")
     said("import", folder / "hf", folder / "imported", "run.epochs=1", f"data.paths={text}", "batch.global=4")

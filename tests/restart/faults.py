@@ -1,6 +1,6 @@
-"""Runs that are killed or crowded out at every stage of a save: no committed checkpoint is lost, nothing visible is
-invalid, and the continuation is bitwise the unbroken run. Also the run lock, the fall-back over damage, and the proof
-after a load."""
+"""Runs that are killed or run out of space at every stage of a save: no committed checkpoint is lost, every visible one
+is valid, and the continuation bitwise equals the undisturbed run. Also the run lock, the fallback over damage, and the
+proof after a load."""
 import json, os, shutil, struct, subprocess, sys, tempfile
 
 from support.checkpoints import reseal
@@ -14,7 +14,7 @@ BASE = [
     f"run.steps={STEPS}", f"checkpoint.every_steps={EVERY}", "checkpoint.restart=auto", "model.layers=2",
     "batch.global=4"
 ]
-# Stage, visit at which it happens (inside the second save where the first one has many visits), overrides.
+# Stage, visit at which it happens (inside the second save if the first one has many visits), overrides.
 KILLS = [("staging", 1, []), ("step", 4, []), ("proof", 2, []), ("compare", 2, []),
          ("copy", 2, []), ("begin", 2, []), ("make-dir", 2, []),
          ("shard-open", 2, []), ("shard-layout", 2, []), ("shard-data", 90, []), ("shard-fsync", 2, []),
@@ -31,13 +31,13 @@ def run(ranks, home, overrides, fault=None, rank=None, flags=()):
 
 
 def kept(home):
-    """The checkpoint that the run reported last is still there."""
+    """The checkpoint that the run reported last still exists."""
     reported = events(home, "checkpoint")
     return not reported or reported[-1]["dir"] in visible(home) or max(visible(home), default="") > reported[-1]["dir"]
 
 
 def rewrite_proof(checkpoint, change, version=None):
-    """Changes the proof's line; None removes it. `version` is then the one that wrote the checkpoint."""
+    """Changes the proof's line; None removes it. `version` is then the version that wrote the checkpoint."""
     def changed(text):
         lines = [change(line) if line.startswith("proof ") else line for line in text.splitlines()]
         if version:

@@ -1,6 +1,6 @@
 """A gradient that is not finite, on one rank in one step: it updates nothing, tensor and rank are named, and the run
-stops, skips the step or rolls back, bitwise alike in layouts that are bitwise neutral, and after a restart. The same
-for a spike, from a batch of noise."""
+stops, skips the step or rolls back, with equal bits in bit-neutral layouts, and after a restart. The same for a spike,
+from a batch of noise."""
 import json, os, re, shutil, subprocess, tempfile
 
 from support.checkpoints import same_bits, tensors
@@ -16,7 +16,7 @@ ONE, STAGES, SHARDS, TENSOR = (1, []), (2, ["parallel.pp=2"]), (2, ["parallel.dp
 
 
 def instruction(layout, rank, sequences=4):
-    """Where this rank first writes the gradient in a step of so many sequences."""
+    """Where this rank first writes the gradient in a step of `sequences` sequences."""
     ranks, overrides = layout
     found = [
         re.match(r" *(\d+) compute +[BW]0 .*-> \((?:.*, )?" + re.escape(NAME) + "@", line)
@@ -92,7 +92,7 @@ def check_going_on(checks, home, way):
 
 
 def check_ramp(checks, home):
-    """The steps that are made again have the sizes of their numbers, and read on after what was read."""
+    """Repeated steps have the sizes of their numbers, and read on after the samples already read."""
     sizes = [1, 1, 2, 2, 3, 3, 4, 4]
     ramp = ["batch.ramp_start=1", "batch.ramp_steps=2", "guard.on_nonfinite=rollback", f"run.steps={STEPS}"]
     one, stages = home("ramp-one"), home("ramp-stages")
@@ -112,8 +112,8 @@ def check_ramp(checks, home):
 
 
 def check_copies(checks, home):
-    """In bf16 a rollback makes the copies of the weights anew, and a skipped step leaves them as they are."""
-    bf16, bad = "precision.compute=bf16", BAD + 1  # the checkpoint is two steps back
+    """In bf16 a rollback remakes the copies of the weights, and a skipped step leaves them unchanged."""
+    bf16, bad = "precision.compute=bf16", BAD + 1  # so that the checkpoint is two steps back
     for way in ("skip", "rollback"):
         homes = [home(f"bf16-{way}-{ranks}") for ranks in (1, 2)]
         keys = [f"run.steps={STEPS}", f"guard.on_nonfinite={way}"]
@@ -138,15 +138,16 @@ def check_limits(checks, home):
 
 
 def remedy(done):
-    """The checkpoint that the error says to begin at, and whether in another run.dir; none if it does not say so."""
+    """The checkpoint at which the error message says to begin, and whether in another run.dir; status and output if it
+    does not."""
     found = re.search(r"the same command with -r (\S+)(?: in place of its own -r)?( and another run\.dir)? begins at "
                       "the checkpoint before it; to try: a lower optimizer.lr", done.stdout)
     return (found[1], bool(found[2])) if done.returncode == 1 and found else (done.returncode, done.stdout)
 
 
 def check_ruined(checks, home):
-    """Weights that are finite and ruined are saved, and no finite step follows: the error names the checkpoint before,
-    and the command that it gives goes on from there, also where an earlier start has begun there already."""
+    """Finite but unusable weights are saved, and no finite step follows: the error names the previous checkpoint, and
+    the command that it prints continues from there, even if an earlier start has already begun there."""
     where, straight, again = home("ruined"), home("ruined-straight"), home("ruined-again")
     often = ["checkpoint.every_steps=1", f"run.steps={STEPS}"]
     for folder in (where, straight):
@@ -176,7 +177,7 @@ def check_ruined(checks, home):
                 "ruined from the start: it is said to be the only one" + ("" if said else "\n" + done.stdout))
 
 
-# Step t reads bytes 96 (t - 1) to 96 t. Those of step SPIKE are noise, in a text that is learnt quickly.
+# Step t reads bytes 96 (t - 1) to 96 t. The bytes of step SPIKE are noise, in a text that is learnt quickly.
 SPIKE, SPIKE_STEPS = 14, 20
 WATCH = ["guard.spike_z=4", "guard.spike_window=6", "data.shuffle=false", "checkpoint.every_steps=4",
          f"run.steps={SPIKE_STEPS}"]
@@ -206,7 +207,7 @@ def same_end(one, other):
 
 
 def check_spike(checks, home, way, data):
-    """A batch of noise: what is said, that the update was left out (or not), and the same in layouts and restarts."""
+    """A batch of noise: the messages, that the update was left out (or not), and the same in layouts and restarts."""
     watch = [*WATCH, data, f"guard.on_spike={way}"]
     one = home(f"spike-{way}")
     done = run(one, ONE, watch)
@@ -225,7 +226,8 @@ def check_spike(checks, home, way, data):
     done = run(stages, STAGES, watch)
     checks.that(done.returncode == 0 and curve(one) == curve(stages) and same_end(one, stages),
                 f"spike, {way}: bitwise equal in two stages")
-    # The window survives: stopped between the window's first step and the spike, and continued on two ranks' stages.
+    # The window survives: the run is stopped between the window's first step and the spike, and continued on two
+    # stages.
     halves = home(f"spike-{way}-halves")
     codes = [run(halves, ONE, [*watch, "run.steps=8", f"lr.decay_steps={SPIKE_STEPS - 4}"]).returncode,
              run(halves, STAGES, watch).returncode]

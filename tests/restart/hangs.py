@@ -1,22 +1,22 @@
 """Runs in which one rank is stopped, or leaves out one collective: the watchdog ends the job, exit status 1, and names
 the right rank and instruction. The first argument is the number of rounds. ESPALIER_DEVICE=cuda sends the runs to a
-device, ESPALIER_TRANSPORT=nccl their messages over NCCL. Its messages carry no instruction, so that one that is left
-out is taken for the next of its communicator, emulated or not: there the last of the last step is left out, which no
-other can stand for."""
+device, ESPALIER_TRANSPORT=nccl their messages over NCCL. NCCL messages carry no instruction number, so a message that
+is left out is replaced by the next of its communicator, emulated or not: there the last message of the last step is
+left out, which has no successor."""
 import os, random, re, signal, sys, tempfile, time
 
 from support.jobs import Job, alive, kill
 from support.runs import Checks, DECK, ON_DEVICE, TRANSPORT, launch
 from support.waiting import wait_until
 
-PATIENCE = 120  # seconds for anything that should take some
+PATIENCE = 120  # seconds, for operations that should take some
 LIMIT = 3       # run.watchdog_s
 OVER_NCCL = bool(ON_DEVICE) and TRANSPORT == "nccl"
 BASE = ["model.layers=2", "batch.global=4", "checkpoint.every_steps=0", f"run.watchdog_s={LIMIT}", *ON_DEVICE]
 LAYOUTS = [(2, ["parallel.tp=2"]), (2, ["parallel.pp=2"]), (3, ["parallel.dp_shard=3", "batch.global=6"]),
            (2, ["parallel.cp=2"]), (4, ["parallel.pp=2", "parallel.tp=2"]),
            (4, ["parallel.dp_replicate=2", "parallel.tp=2"]), (4, ["parallel.pp=2", "parallel.dp_shard=2"])]
-# What `plan --program` prints of a communication instruction: index, lane, role and microbatch, op.
+# A communication instruction in the output of `plan --program`: index, lane, role and microbatch, op.
 LINE = re.compile(r" *(\d+) (tp|cp|dp|pp-send) +(\S+) (\w+) ")
 
 
@@ -25,15 +25,15 @@ def start(home, ranks, overrides, fault=None, rank=None):
 
 
 def collectives(ranks, overrides, rank):
-    """(index, op, role and microbatch) of this rank's communication, but for what it receives: nobody waits for
-    that."""
+    """(index, op, role and microbatch) of this rank's communication, without receives, since nobody waits for them."""
     done = launch(1, ["plan", DECK, "--ranks", str(ranks), "--program", str(rank), *BASE, *overrides], PATIENCE)
     found = [LINE.match(line) for line in done.stdout.splitlines()]
     return [(int(m[1]), m[4], m[3]) for m in found if m]
 
 
 def check_status(checks, status, what):
-    """mpirun of Open MPI 4.1 itself sometimes crashes while ranks abort. What ranks said is checked all the same."""
+    """mpirun of Open MPI 4.1 itself sometimes crashes while ranks abort. The ranks' messages are checked all the
+    same."""
     crashed = status == -signal.SIGSEGV
     end = "mpirun itself crashed" if crashed else f"exit status {status}"
     checks.that(status == 1 or crashed, f"{what}: {end}")
@@ -79,7 +79,7 @@ def skipped(checks, home, draw, round):
 
 
 def skipped_in_a_ramp(checks, home):
-    """The program of the step is looked up: here the first one with the larger batch."""
+    """The diagnosis uses the program of the step: here of the first step with the larger batch."""
     ranks, overrides, step = 2, ["parallel.tp=2"], 4
     grown = [*overrides, "batch.ramp_start=1", "batch.ramp_step=3", "batch.ramp_steps=3", "run.steps=1000000"]
     index, op, part = next(row for row in collectives(ranks, overrides, 1) if row[2] in ("B3", "W3"))
@@ -91,13 +91,13 @@ def skipped_in_a_ramp(checks, home):
 
 
 def await_end(processes):
-    """The indices of those that are still there after all patience."""
+    """The indices of processes that still exist after the patience."""
     wait_until(lambda: not any(map(alive, processes)), PATIENCE)
     return [index for index, process in enumerate(processes) if alive(process)]
 
 
 def launcher_stopped(checks, home):
-    """A rank dies while the launcher does nothing: the others end by themselves."""
+    """A rank dies while the launcher is stopped: the others end by themselves."""
     ranks, overrides = LAYOUTS[2]
     with start(home, ranks, ["run.steps=1000000", *overrides, "run.watchdog_s=3600"]) as job:
         if not job.until(lambda: job.steps() >= 2):
@@ -117,7 +117,7 @@ def launcher_stopped(checks, home):
 
 
 def all_stopped(checks, home):
-    """A rank and the launcher are stopped: the others end by themselves, and one of them says why."""
+    """A rank and the launcher are stopped: the others end by themselves, and one of them reports why."""
     ranks, overrides = LAYOUTS[2]
     with start(home, ranks, ["run.steps=1000000", *overrides]) as job:
         if not job.until(lambda: job.steps() >= 2):

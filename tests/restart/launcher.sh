@@ -6,15 +6,15 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=jobscripts/common.sh
 source "$here/../../jobscripts/common.sh"
 
-# Launcher CODE SECONDS: has a child for SECONDS, which it does not wait for, and then ends with CODE, or, without one,
-# never.
+# Launcher CODE SECONDS: has a child for SECONDS, for which it does not wait, and then ends with CODE or, without a
+# CODE, never.
 Launcher() {
   python3 -c 'import subprocess, sys, time
 child = subprocess.Popen(["sleep", sys.argv[2]])
 time.sleep(float(sys.argv[2]) + 1)
 time.sleep(3600) if sys.argv[1] == "never" else sys.exit(int(sys.argv[1]))' "$@" &
 }
-# Status SECONDS: that of the launcher, with a guard of this patience.
+# Status SECONDS: the launcher's exit status, with a guard of this patience.
 Status() {
   local launcher=$! status=0
   EndIfAlone "$launcher" "$1" &

@@ -1,6 +1,6 @@
-"""Moments of bf16 (precision.moments): random bits are the documented ones, a restart goes on bitwise, a restart with
-another type converts and says so, 50 steps train as with fp32, files are what they should be, and plan knows the bytes.
-With the argument "files" only what other programs read (needs h5py)."""
+"""bf16 moments (precision.moments): random bits are the documented ones, a restart continues bitwise, a restart with
+another type converts and reports it, 50 steps train as with fp32, files are correct, and plan knows the bytes. With the
+argument "files": only the files that other programs read (needs h5py)."""
 import array, json, os, re, subprocess, sys
 
 from support.checkpoints import same_bits, tensors, types
@@ -24,7 +24,7 @@ def nearest(values):
 
 
 def check_restart(checks, folder):
-    """Eight steps are four and four more."""
+    """Eight steps equal four plus four more."""
     for word, more, deck in (("adamw", [], DECK), ("muon", [MUON], DECK), ("gpt2", [], GPT2)):
         degrees, ranks = layout("222")
         keys = [*degrees, *more, BF16, *RESTARTED]
@@ -70,13 +70,13 @@ def philox(counter, key):
 
 
 def rounding_bits(seed, parameter, row, column, t):
-    """As doc/numerics.md has it."""
+    """The bits as defined in doc/numerics.md."""
     word = philox([column // 4, row, t, 0], stream_key(seed, "optimizer/" + parameter))[column % 4]
     return word & 0xFFFF, word >> 16
 
 
 def rounded(values, columns, part_of, moment, t):
-    """A tensor of fp32, rounded as doc/numerics.md says; `part_of(column)`: the parameter, and the column in it."""
+    """An fp32 tensor, rounded as in doc/numerics.md; `part_of(column)`: the parameter, and the column in it."""
     bits = array.array("I", values.tobytes())
     for i, b in enumerate(bits):
         parameter, column = part_of(i % columns)
@@ -85,7 +85,7 @@ def rounded(values, columns, part_of, moment, t):
 
 
 def check_documented(checks, folder):
-    """After one step the moments are those of fp32, rounded by the documented bits."""
+    """After one step the moments are the fp32 moments, rounded by the documented bits."""
     third = lambda name: lambda column: (f"{name}[{'qkv'[column // 48]}]", column % 48)
     whole = lambda name: lambda column: (name, column)
     cases = [(DECK, [], "model.layers.2.mlp.down_proj.weight", 88, whole), (DECK, [], "model.norm.weight", 48, whole),
@@ -106,7 +106,7 @@ def check_documented(checks, folder):
 
 
 def check_seed(checks, folder):
-    """Another seed rounds otherwise: its own weights and samples aside, from one checkpoint."""
+    """Another seed rounds differently, apart from its own weights and samples: both start from one checkpoint."""
     saved = train(os.path.join(folder, "seed"), 1, [BF16, "run.steps=1"]).checkpoint(1)
     states = []
     for seed in (7, 7, 8):
@@ -118,7 +118,7 @@ def check_seed(checks, folder):
 
 
 def check_conversion(checks, folder):
-    """From one type to the other, in the same and in another layout."""
+    """Converts from one type to the other, in the same and in another layout."""
     for before, after, said in ((FP32, BF16, "from fp32 to bf16, by rounding to nearest"),
                                 (BF16, FP32, "from bf16 to fp32, exactly")):
         way = f"{before[18:]}-{after[18:]}"
@@ -143,7 +143,7 @@ def check_conversion(checks, folder):
 
 
 def check_training(checks, folder):
-    """50 steps: losses stay near those with moments of fp32, closer than the loss falls."""
+    """50 steps: losses stay close to those with fp32 moments, closer than the loss falls."""
     for optimizer in ("adamw", "muon"):
         keys = [f"optimizer.name={optimizer}", "run.steps=50", "optimizer.beta2=0.999"]
         loss = {
@@ -157,7 +157,7 @@ def check_training(checks, folder):
 
 
 def check_plan(checks, folder):
-    """Moments of bf16 take half the bytes."""
+    """bf16 moments take half the bytes."""
     optimizer = {}
     for kind in (FP32, BF16):
         for name, ranks, keys in (("one", 1, []), ("sharded", 4, ["parallel.dp_shard=4"]), ("muon", 1, [MUON])):

@@ -1,6 +1,6 @@
 """Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, with every setting of the
-switches of communication, and once around with a tied GPT-2, with Muon and with moments of bf16. The loaded state,
-saved again before the first step, is bitwise the saved one; the next step's loss agrees to rtol 1e-6."""
+communication switches, and one round each with a tied GPT-2, with Muon and with bf16 moments. The loaded state, saved
+again before the first step, bitwise equals the saved one; the next step's loss agrees to rtol 1e-6."""
 import os, shutil
 
 from support.checkpoints import same_bits, tensors
@@ -59,7 +59,7 @@ def name(layout):
 
 
 class Source:
-    """A run that saved at step 3 and went on to step 4."""
+    """A run that saved at step 3 and continued to step 4."""
 
     def __init__(self, layout, home, model, deck):
         self.layout, self.model, self.deck = layout, model, deck

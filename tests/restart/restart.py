@@ -1,4 +1,4 @@
-"""Restarts: the same layout goes on bitwise; any other layout starts from bitwise equal tensors and agrees to rtol
+"""Restarts: the same layout continues bitwise; any other layout starts from bitwise equal tensors and agrees to rtol
 1e-5. With the argument "one" only the first restart, and one in another layout."""
 import os, re, subprocess, sys, tempfile
 
@@ -19,7 +19,7 @@ def datasets(checkpoint):
 
 
 def tensor(checkpoint, name, folder):
-    """Bytes of a whole tensor, read through the master file as a person would."""
+    """Bytes of a whole tensor, read through the master file as a user would."""
     path = os.path.join(folder, "tensor.bin")
     subprocess.run(["h5dump", "-d", name, "-b", "LE", "-o", path,
                     os.path.join(checkpoint, "master.h5")], check=True, capture_output=True)
@@ -51,7 +51,7 @@ def gpt2(checks, folder):
 
 
 def same_layout(checks, home, folder):
-    """Ten steps and ten more are twenty; returns both runs."""
+    """Ten steps and ten more equal twenty; returns both runs."""
     degrees, ranks = layout("222")
     straight = train(home("straight"), ranks, degrees + MODEL + ["checkpoint.every_steps=10"])
     first = train(home("halves"), ranks, degrees + MODEL + ["run.steps=10", "lr.decay_steps=16"])

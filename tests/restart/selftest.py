@@ -1,4 +1,4 @@
-"""espalier selftest: passes on one rank and on several, in layouts that differ; leaves nothing; and fails, with the
+"""espalier selftest: passes on one rank and on several, in different layouts; leaves no files; and fails, with the
 verdict, the exit status and the remedy, for a wrong kernel, a damaged save, and a folder that cannot be used."""
 import os, re, subprocess, sys
 
@@ -7,7 +7,7 @@ from support.runs import Checks, ENVIRONMENT, executable, launcher, scratch
 NAMES = ["kernels", "messages", "run", "restart", "checkpoint", "gpu"]
 
 
-# Ranks, the fault, a check that fails by it and one that passes.
+# Ranks, the fault, a check that it makes fail and one that passes.
 FAULTS = [
     (1, "step:eio", "run", "kernels"),
     (1, "shard-data:eio", "checkpoint", "run"),

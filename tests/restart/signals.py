@@ -1,9 +1,9 @@
-"""Sends runs a signal at random times, in their first second and inside saves, until as many as asked have come in
-time.
-  signals.py [SIGNALS [STATE]]     STATE: a file that remembers what was done, so that a stopped campaign goes on
+"""Sends runs a signal at random times, in their first second and inside saves, until the requested number has arrived
+in time.
+  signals.py [SIGNALS [STATE]]     STATE: a file that records finished work, so that a stopped campaign continues
 TERM, INT, USR1 or USR2 goes to a random rank, or USR1 or USR2 to the launcher, once every rank is in `main`. Each such
-start must end with exit status 75 and a whole checkpoint of the step that it stopped at, and go on bitwise as the run
-that nobody stopped. Needs ESPALIER."""
+start must end with exit status 75 and a whole checkpoint of its last step, and must continue bitwise like the run that
+nobody stopped. Needs ESPALIER."""
 import signal, sys, time
 
 from support.campaign import Campaign, run, times
@@ -11,7 +11,7 @@ from support.disturbed import events, verified, visible
 from support.jobs import STOP_SIGNALS, kill
 from support.runs import Checks
 
-# Where all ranks that come there are held while the signal is sent. Not in what follows the commit of a run's end.
+# Stages at which all ranks are held while the signal is sent; none after the commit of a run's end.
 SAVE = [
     "copy", "begin", "make-dir", "shard-open", "shard-data", "shard-fsync", "shard-check", "gather", "master",
     "manifest", "announce", "rename", "commit", "latest", "settled", "retention", "remove"
@@ -57,7 +57,7 @@ class Signals(Campaign):
         return True
 
     def send(self, job):
-        """To a random rank, or to the launcher, which passes two of the four on. A start that is over takes none."""
+        """To a random rank, or to the launcher, which forwards two of the four. A start that is over receives none."""
         rank, launcher = self.random.randrange(job.size), self.random.random() < 0.1
         number = self.random.choice(STOP_SIGNALS[2:] if launcher else STOP_SIGNALS)
         job.ending_since = time.monotonic()

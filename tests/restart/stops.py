@@ -1,19 +1,19 @@
 """Runs that are asked to stop or to save: by signals at any moment, by the clock, by files. They end with status 75 and
-a checkpoint of the step they ended at, and go on bitwise as the unbroken run."""
+a checkpoint of their last step, and continue bitwise like the uninterrupted run."""
 import os, signal, sys, tempfile, time
 
 from support.disturbed import events, same_run, verified, visible
 from support.jobs import Job
 from support.runs import Checks, Metrics, layout
 
-PATIENCE = 120  # seconds for anything that should take one
+PATIENCE = 120  # seconds, for operations that should take one
 STEPS, EVERY = 8, 3
 MODEL = ["checkpoint.restart=auto", "model.layers=2", "batch.global=4", "lr.decay_steps=40"]
 BASE = [f"run.steps={STEPS}", f"checkpoint.every_steps={EVERY}", *MODEL]
 ENDLESS = ["run.steps=1000000", "checkpoint.every_steps=0", "report.every_steps=1000", *MODEL]
 LAYOUTS = {1: "111", 2: "121", 4: "221"}
-# Where a rank is held while the signal comes, and the steps after which the run may then end. A save that is held lets
-# training go on until the next save has to wait for it.
+# Where a rank is held when the signal arrives, and the steps after which the run may then end. A held save lets
+# training continue until the next save has to wait for it.
 MOMENTS = {
     "at the start": ("staging:hold", {0}), "before the first step": ("step:hold", {1}),
     "in the middle": ("step:hold:5", {5}), "inside a save": ("shard-fsync:hold", set(range(EVERY, 2 * EVERY + 2)))
@@ -22,7 +22,7 @@ SIGNALS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT]
 
 
 def start(ranks, home, overrides, held=None, **more):
-    """A run of which the last rank is held at a stage."""
+    """A run whose last rank is held at a stage."""
     rank = ranks - 1 if ranks > 1 else None
     return Job(home, ranks, [*layout(LAYOUTS[ranks])[0], *overrides], held, rank, patience=PATIENCE, **more)
 
@@ -47,7 +47,7 @@ def stopped(home):
 
 
 def check_said(checks, home):
-    """A signal is said at once, once, while the step still lasts."""
+    """A signal is reported immediately, once, while the step still runs."""
     with start(1, home("said"), BASE, "step:hold:5") as job:
         job.must_be_held()
         job.send(0, signal.SIGTERM)
@@ -67,7 +67,7 @@ def check_signals(checks, home, straight):
     for ranks in LAYOUTS:
         for moment, (held, steps) in MOMENTS.items():
             number, target = SIGNALS[kinds % 4], kinds % ranks
-            kinds += 1 if moment != "inside a save" else 2  # so that signals and moments change partners
+            kinds += 1 if moment != "inside a save" else 2  # so that signals and moments are combined differently
             where = home(f"signal-{ranks}-{kinds}")
             with start(ranks, where, BASE, held) as job:
                 job.must_be_held()
@@ -113,7 +113,7 @@ def check_two_interrupts(checks, home):
 
 
 def goes_on(ranks, home, where):
-    """What stopped after k steps makes two more, and equals the run that never stopped."""
+    """A run that stopped after k steps makes two more, and equals the run that never stopped."""
     step = stopped(where)[0] or 0
     some = [*ENDLESS, f"run.steps={step + 2}"]
     statuses = [finished(ranks, where, some)[0], finished(ranks, where + "-straight", some)[0]]

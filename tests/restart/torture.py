@@ -1,8 +1,8 @@
-"""Kills runs at random times and inside saves, until as many as asked have been killed, and says what was lost: nothing
-may be.
-  torture.py [KILLS [STATE]]     STATE: a file that remembers what was done, so that a stopped campaign goes on
-After every kill: no committed checkpoint is lost, what is visible is whole (`inspect --verify`). At the end of every
-run: losses, norms and shards are bitwise those of the run that nobody killed. Needs ESPALIER."""
+"""Kills runs at random times and inside saves, until the requested number has been killed, and reports losses: nothing
+may be lost.
+  torture.py [KILLS [STATE]]     STATE: a file that records finished work, so that a stopped campaign continues
+After every kill: no committed checkpoint is lost, every visible one is whole (`inspect --verify`). At the end of every
+run losses, norms and shards bitwise equal the undisturbed run's. Needs ESPALIER."""
 import time
 
 from support.campaign import LAYOUTS, Campaign, run, times
@@ -38,18 +38,18 @@ class Torture(Campaign):
             return self.ended(job, self.strike(job) + " at random")
 
     def at_stage(self, home, layout, stage):
-        """Killed by itself: one rank or all of them."""
+        """Killed at a fault point: one rank or all of them."""
         rank = self.random.choice([None, self.random.randrange(LAYOUTS[layout][0])])
         with self.start(home, layout, f"{stage}:kill:{self.random.randint(1, LAST_VISIT)}", rank) as job:
             return self.ended(job, f"{'ranks' if rank is None else 'rank'} at {stage}")
 
     def held_at_stage(self, home, layout, stage):
-        """Killed from outside, while all ranks that come there are held."""
+        """Killed from outside, while all ranks are held at the stage."""
         with self.start(home, layout, f"{stage}:hold:{self.random.randint(1, LAST_VISIT)}") as job:
             return self.ended(job, f"{self.strike(job)} at {stage}" if job.held() else "nothing")
 
     def strike(self, job):
-        """Kills some of the job; returns what."""
+        """Kills some processes of the job; returns which."""
         ranks, launcher = job.look(), [job.launcher.pid]
         one = self.random.sample(ranks, min(1, len(ranks)))
         what, victims = self.random.choice([("rank", one), ("ranks", ranks[1:] or ranks), ("ranks", ranks),
@@ -59,7 +59,7 @@ class Torture(Campaign):
         return what if victims else "launcher"
 
     def judge(self, home):
-        """What a kill left: every reported checkpoint but those that retention removed, and nothing that is not
+        """After a kill: every reported checkpoint except those that retention removed must exist, and every one must be
         whole."""
         found = visible(home)
         reported = max((event["step"] for event in events(home, "checkpoint")), default=0)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Everything that is hard on a run and its checkpoints, as one command, quietly: kills, signals, hangs, random faults,
-# full disks, mutated inputs.
+# All stress tests of a run and its checkpoints, as one quiet command: kills, signals, hangs, random faults, full disks,
+# mutated inputs.
 #   tests/restart/torture.sh           the short forms
 #   tests/restart/torture.sh --full    1,000 kills, 100 signals, 20 hangs, 10,000 faults, 50 full disks, 1,000,000 texts
-#                                      and 200,000 files; goes on where it was stopped, until build/torture is removed
+#                                      and 200,000 files; continues where it was stopped, until build/torture is removed
 # Needs build/ (meson setup build); a full disk needs the right to mount a tmpfs.
 set -euo pipefail
 
@@ -19,7 +19,7 @@ else
   trap 'rm -rf "$state"' EXIT
 fi
 
-# Part NAME COMMAND...: runs a part once; its log stays beside its mark.
+# Part NAME COMMAND...: runs a part once; its log is next to its mark.
 Part() {
   local name=$1
   shift
@@ -35,8 +35,7 @@ Part() {
   fi
 }
 
-# A copy: a build in the meantime would change the program under a campaign. A campaign that goes on does so with its
-# program.
+# A copy: a build in the meantime would change the program during a campaign. A continued campaign uses its own program.
 ninja -C "$build" espalier tests/faults_test >/dev/null
 mkdir -p "$state/bin"
 cp -n "$build/espalier" "$build/tests/faults_test" "$state/bin"

@@ -1,6 +1,6 @@
 """Campaigns: runs of several layouts that are disturbed again and again until they are left alone to finish, and must
-then be bitwise the run that nobody disturbed. What was found is in a state file, so that a stopped campaign goes
-on. Standard library only."""
+then bitwise equal the undisturbed run. Findings are in a state file, so that a stopped campaign continues. Standard
+library only."""
 import json, os, random, shutil, signal, statistics, sys, tempfile, time
 
 from .disturbed import same_run
@@ -14,11 +14,11 @@ LAYOUTS = {"dp_shard 2": (2, ["parallel.dp_shard=2"]),
            "pp 2 x tp 2": (4, ["parallel.pp=2", "parallel.tp=2"]),
            "dp_replicate 2 x dp_shard 2": (4, ["parallel.dp_replicate=2", "parallel.dp_shard=2"])}
 BASE = ["checkpoint.restart=auto", "checkpoint.keep=3", "model.layers=2", "batch.global=4"]
-MOST_IN_A_ROW = 8  # disturbances of one run
+MOST_IN_A_ROW = 8  # disturbances of one run, at most
 
 
 class State(dict):
-    """What a campaign has done and found. `path`, unless it is None, is the file that remembers it."""
+    """Progress and findings of a campaign. `path`, unless it is None, is the file that stores them."""
 
     def __init__(self, path, **new):
         super().__init__(new)
@@ -35,18 +35,19 @@ class State(dict):
 
 
 class Campaign:
-    """`counts` names what is counted, with zeros; `counted` the one that a campaign ends by."""
+    """`counts` names the counters, which start at zero; the campaign ends when the counter `counted` reaches its
+    goal."""
 
     def __init__(self, folder, state_path, counted, counts, steps, every):
         self.folder, self.counted, self.steps = folder, counted, steps
         self.deck = [f"run.steps={steps}", f"checkpoint.every_steps={every}", *BASE]
         zeros = {counted: 0, "runs": 0, "different": 0, "hung": 0, "launcher_stayed": 0}
         self.state = State(state_path, **zeros, **counts, ends=[])
-        self.random = random.Random(self.state[counted] + 1)  # another one after each stop
+        self.random = random.Random(self.state[counted] + 1)  # a new sequence after each stop
         self.straight = {}  # by layout: metrics, seconds
 
     def disturb(self, home, layout):
-        """One start that is disturbed; adds to `counted` and returns True if the disturbance came in time."""
+        """One disturbed start; adds to `counted` and returns True if the disturbance came in time."""
         raise NotImplementedError
 
     def start(self, home, layout, fault=None, rank=None):
@@ -54,7 +55,7 @@ class Campaign:
         return Job(home, ranks, [*self.deck, *degrees], fault, rank)
 
     def undisturbed(self, layout):
-        """Metrics and seconds of the run that nobody disturbs."""
+        """Metrics and seconds of the undisturbed run."""
         if layout not in self.straight:
             home, begin = os.path.join(self.folder, layout.replace(" ", "-")), time.monotonic()
             with self.start(home, layout) as job:
@@ -64,7 +65,7 @@ class Campaign:
         return self.straight[layout]
 
     def ended(self, job, what):
-        """Waits for the end of a disturbed job; remembers how long it took, under which load."""
+        """Waits for the end of a disturbed job; records how long it took, and the load."""
         status, seconds, stayed = job.wait()
         if status is None or status in (2, 3):
             print(f"{what}: exit status {status}\n{job.text()}")
@@ -103,7 +104,7 @@ class Campaign:
 def run(make, default):
     """`make(folder, state_path)` makes the campaign; [COUNT [STATE]] are the arguments of the command. Returns its
     state."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # takes its job along
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # ends its job too
     most = int(sys.argv[1]) if len(sys.argv) > 1 else default
     state_path = sys.argv[2] if len(sys.argv) > 2 else None
     with tempfile.TemporaryDirectory() as folder:

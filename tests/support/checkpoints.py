@@ -1,4 +1,4 @@
-"""Reads the tensors of a checkpoint by its MANIFEST alone, and changes what it says. Standard library only."""
+"""Reads the tensors of a checkpoint by its MANIFEST alone, and edits the MANIFEST. Standard library only."""
 import array, itertools, math, os, re
 
 TENSOR = re.compile(r"tensor (\S+) (f32|bf16) \[(.*)\]")
@@ -6,7 +6,7 @@ PIECE = re.compile(r"piece (\S+) \[(.*)\] (\d+) [0-9a-f]{8}")
 
 
 def read_piece(path, dtype, offset, count):
-    """As floats: a bf16 is the upper half of one."""
+    """Returns floats: a bf16 is the upper half of one."""
     with open(path, "rb") as file:
         file.seek(offset)
         values = array.array("f")
@@ -21,7 +21,7 @@ def read_piece(path, dtype, offset, count):
 
 
 def place(whole, shape, box, piece):
-    """Copies a dense row-major piece to its box in a dense row-major tensor, run by run of the last dim."""
+    """Copies a dense row-major box to its place in a dense row-major tensor, run by run of the last dim."""
     if not shape:
         whole[0] = piece[0]
         return
@@ -35,7 +35,7 @@ def place(whole, shape, box, piece):
 
 
 def tensors(checkpoint):
-    """Every whole tensor by name, as a flat array of floats; equal arrays' bytes are equal bits."""
+    """Every whole tensor by name, as a flat array of floats; arrays with equal bytes have equal bits."""
     found = {}
     with open(os.path.join(checkpoint, "MANIFEST")) as file:
         for line in file:
@@ -83,7 +83,7 @@ def crc32c(data):
 
 
 def reseal(checkpoint, manifest=lambda text: text, deck=lambda text: text):
-    """Changes the texts of MANIFEST and deck.toml and makes their checksums right again, as a stranger would."""
+    """Changes the texts of MANIFEST and deck.toml and corrects their checksums, as a third party could."""
     paths = {name: os.path.join(checkpoint, name) for name in ("MANIFEST", "deck.toml")}
     changed = deck(open(paths["deck.toml"]).read()).encode()
     with open(paths["deck.toml"], "wb") as file:

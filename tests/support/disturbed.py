@@ -1,9 +1,9 @@
-"""Runs that are to be disturbed: starts them with a fault, and reads what they left. Standard library only."""
+"""Runs to be disturbed: starts them with a fault, and reads what they left. Standard library only."""
 import json, os
 
 from .runs import ENVIRONMENT, Metrics, executable, launch, launcher
 
-PATIENCE = 60  # seconds for anything that should take one
+PATIENCE = 60  # seconds, for operations that should take one
 
 
 def command(ranks, arguments, fault=None, rank=None, before=""):
@@ -38,7 +38,7 @@ def events(home, event):
 
 
 def same_run(home, straight, steps):
-    """The run reached `steps` by the same numbers, bitwise, as the unbroken one: losses, norms, validation and all
+    """The run reached `steps` with the same numbers, bitwise, as the undisturbed one: losses, norms, validation and all
     shards."""
     mine = Metrics(home)
     if any(mine.validation.get(step) != loss for step, loss in straight.validation.items()):
@@ -48,7 +48,8 @@ def same_run(home, straight, steps):
 
 
 def same_files(one, other):
-    """Equal bytes of every file but the MANIFEST (its id is drawn) and what holds the run's own folder."""
+    """Whether all files have equal bytes, except the MANIFEST (its id is drawn) and files that contain the run's own
+    folder."""
     names = sorted(name for name in os.listdir(one) if name.startswith("shard-"))
     read = lambda folder, name: open(os.path.join(folder, name), "rb").read()
     return names == sorted(n for n in os.listdir(other) if n.startswith("shard-")) and all(

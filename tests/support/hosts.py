@@ -1,17 +1,17 @@
-"""Two hosts on this one, whose network can fail: network namespaces made by tests/hosts/hosts.sh. Standard library
+"""Two hosts on this machine, whose network can fail: network namespaces made by tests/hosts/hosts.sh. Standard library
 only."""
 import os, subprocess
 
 from .runs import ENVIRONMENT, ROOT, executable
 
 HOSTS = os.path.join(ROOT, "tests", "hosts", "hosts.sh")
-# How long Open MPI's launcher and its daemons go on without hearing from each other; jobscripts/common.sh sets more.
+# How long Open MPI's launcher and its daemons continue without hearing from each other; jobscripts/common.sh sets more.
 KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "3", "OMPI_MCA_oob_tcp_keepalive_intvl": "2",
              "OMPI_MCA_oob_tcp_keepalive_probes": "2"}
 
 
 class TwoHosts:
-    """host1 and host2, inside a `with`. `letter` tells apart the hosts of several tests."""
+    """host1 and host2, inside a `with`. `letter` distinguishes the hosts of several tests."""
 
     def __init__(self, letter):
         self.environment = dict(ENVIRONMENT, HOSTS=f"{letter}{os.getpid() % 100000}")
@@ -29,13 +29,13 @@ class TwoHosts:
         return done.stdout if done.returncode == 77 else ""
 
     def start(self, ranks, arguments, log, environment=()):
-        """The executable with so many ranks on each host, in the background."""
+        """The executable with `ranks` ranks on each host, in the background."""
         return subprocess.Popen([HOSTS, "mpirun", str(ranks), executable(), *arguments],
                                 env={**self.environment, **dict(environment)}, stdout=log, stderr=subprocess.STDOUT,
                                 stdin=subprocess.DEVNULL, start_new_session=True)
 
     def pull(self, host):
-        """The cable of a host."""
+        """Pulls the cable of a host."""
         self._hosts("pull", host)
 
     def plug(self, host):

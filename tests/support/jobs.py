@@ -1,5 +1,5 @@
-"""Jobs that are to be killed: started under mpirun in a session and a TMPDIR of their own, so that whatever they leave
-can be found and removed. Standard library only."""
+"""Jobs to be killed: started under mpirun in a session and a TMPDIR of their own, so that whatever they leave can be
+found and removed. Standard library only."""
 import contextlib, glob, os, re, shutil, signal, subprocess, sys, time
 
 from .disturbed import command
@@ -7,7 +7,7 @@ from .recorded import record
 from .runs import DECK, executable
 from .waiting import TICK, await_that, wait_until
 
-PATIENCE = 600  # seconds for anything that should take a few, on a machine that may have no time at all
+PATIENCE = 600  # seconds, for operations that should take a few, on a machine that may be very busy
 STAYED = 20     # seconds that a launcher may outlive its last rank
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -20,7 +20,7 @@ def read(path):
 
 
 def stat(pid):
-    """State letter, parent and session; nothing of a process that is gone."""
+    """State character, parent and session; nothing if the process is gone."""
     fields = read(f"/proc/{pid}/stat").rpartition(") ")[2].split()
     return (fields[0], int(fields[1]), int(fields[3])) if len(fields) > 3 else ("", 0, 0)
 
@@ -36,9 +36,9 @@ def kill(victims, number=signal.SIGKILL):
 
 
 class Job:
-    """One start in the background. `fault` is set on one rank, or on all; what it holds goes on with `release`.
+    """One start in the background. `fault` is set on one rank, or on all; held ranks continue after `release`.
     `before`: shell words that each rank runs first. `stdout`: a descriptor that takes the output instead of the log.
-    `patience`: seconds that anything may take."""
+    `patience`: limit of any wait in seconds."""
 
     def __init__(self, home, ranks, overrides, fault=None, rank=None, deck=DECK, flags=(), before="", stdout=None,
                  patience=PATIENCE, environment=()):
@@ -61,7 +61,7 @@ class Job:
         kill(filter(alive, self.seen))
         record(self.launcher.wait(), self.text())
         self.log.close()
-        # Open MPI leaves its shared memory behind when ranks are killed, and its folders when the launcher is.
+        # Open MPI leaves its shared memory when ranks are killed, and its folders when the launcher is killed.
         for path in glob.glob(f"/dev/shm/vader_segment.*.{self.namespace:x}.*") if self.namespace else []:
             os.remove(path)
         shutil.rmtree(self.temporary, ignore_errors=True)
@@ -69,7 +69,7 @@ class Job:
             os.remove(self.hold)
 
     def look(self):
-        """The processes that live now, but for the launcher; remembers them, and when the first death was seen, unless
+        """The live processes, without the launcher; records them, and when the first death was seen, unless
         `ending_since` is set."""
         if self.released:
             with contextlib.suppress(FileNotFoundError):
@@ -87,7 +87,7 @@ class Job:
         return sorted(pid for pid in living if pid != self.launcher.pid)
 
     def processes(self):
-        """Process ids by rank, of those in which the executable runs."""
+        """Process ids by rank, of processes that run the executable."""
         ranks = {}
         for pid in [*self.look(), self.launcher.pid]:
             rank = re.search(r"\0OMPI_COMM_WORLD_RANK=(\d+)\0", read(f"/proc/{pid}/environ"))
@@ -97,7 +97,7 @@ class Job:
         return ranks
 
     def in_main(self):
-        """The same, of those whose `main` takes signals: the program runs and catches all four."""
+        """The same, for processes whose `main` catches all four signals."""
         def catches(pid):
             caught = re.search(r"^SigCgt:\s*(\S+)", read(f"/proc/{pid}/status"), re.M)
             return caught and all(int(caught[1], 16) >> (number - 1) & 1 for number in STOP_SIGNALS)
@@ -108,7 +108,8 @@ class Job:
         return self.launcher.poll() is None
 
     def until(self, condition, patience=None):
-        """Waits until the condition holds, the launcher has ended, or patience has; returns whether it holds."""
+        """Waits until the condition holds, the launcher has ended, or the patience is over; returns whether it
+        holds."""
         wait_until(lambda: condition() or not self.running(), patience or self.patience)
         self.look()
         return condition()
@@ -119,7 +120,7 @@ class Job:
             sys.exit(f"{'waited in vain' if self.running() else 'ended before'}: {what}\n{self.text()}")
 
     def steps(self):
-        """The steps that are reported."""
+        """The reported steps."""
         return read(os.path.join(self.home, "metrics.jsonl")).count('"loss"')
 
     def held(self):
@@ -129,12 +130,12 @@ class Job:
         self.must(lambda: os.path.exists(self.hold), "a rank is held")
 
     def release(self):
-        """Also the ranks that come there later."""
+        """Releases held ranks, including ranks that reach the stage later."""
         self.released = True
         self.look()
 
     def send(self, rank, number):
-        """Sends a rank a signal; returns when it has taken it."""
+        """Sends a rank a signal; returns when the rank has received it."""
         pid = self.processes()[rank]
         kill([pid], number)
 
@@ -144,14 +145,14 @@ class Job:
         await_that(lambda: not pending(), "the signal is taken", self.patience)
 
     def end(self):
-        """Exit status of the launcher, or of the only rank; minus the signal; None: it outlived the patience."""
+        """Exit status of the launcher, or of the only rank; negative: the signal; None: it outlived the patience."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.launcher.wait(self.patience)
 
     def wait(self):
-        """Until every process has ended: exit status (None: something outlived the patience), seconds from the strike,
-        or else the first death, and whether the launcher outlived its last rank. Open MPI's launcher may lock
-        itself out when all ranks have died: it is ended then."""
+        """Waits until every process has ended. Returns exit status (None: something outlived the patience), seconds
+        since the strike, or else since the first death, and whether the launcher outlived its last rank. Open MPI's
+        launcher may deadlock when all ranks have died: it is ended then."""
         begin = last_rank = time.monotonic()
         while (ranks := self.look()) or self.launcher.poll() is None:
             now = time.monotonic()

@@ -1,5 +1,5 @@
-"""The layouts that tests go through: degrees of all axes, with what changes the model and what must not change its
-numbers, and settings of the switches of communication. tests/mpi/matrix.py trains each; tests/predict/simulate.py
+"""The layouts that tests use: degrees of all axes, with keys that change the model, keys that must not change its
+numbers, and settings of the communication switches. tests/mpi/matrix.py trains each; tests/predict/simulate.py
 simulates each."""
 import os
 
@@ -8,7 +8,7 @@ from support.switches import Cover
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-# What changes the model, and with it the numbers themselves.
+# Keys that change the model, and with it the numbers.
 MANY_HEADS = ["model.heads=8", "model.kv_heads=4"]
 UNEVEN = ["model.ffn_dim=89", "model.vocab=263"]
 THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.ffn_dim=89", "model.vocab=263", "batch.global=12"]
@@ -22,7 +22,7 @@ MOMENTS = ["precision.moments=bf16"]
 UNTIED = ["model.tie_embeddings=false"]
 WINDOW = ["model.sliding_window=7"]
 SOME_WINDOWS = ["model.sliding_window=3", "model.full_attention_layers=2"]
-DOCUMENTS = ["data.isolate_documents=true", "data.end_token=32"]  # a word is a document
+DOCUMENTS = ["data.isolate_documents=true", "data.end_token=32"]  # each word is a document
 BIASES = [f"model.{part}_bias=true" for part in ("qkv", "o", "mlp")]
 WIDE_HEADS, NARROW_HEADS = ["model.head_dim=14"], ["model.head_dim=6"]  # other widths than dim / heads
 EACH_HEAD, ALL_HEADS = ["model.qk_norm=head"], ["model.qk_norm=full"]
@@ -33,7 +33,7 @@ YARN = ["model.rope_scaling=yarn", "model.rope_factor=4.0", "model.rope_original
 DROPS = ["dropout.attention=0.2"]
 ALL_DROPS = ["dropout.embedding=0.1", "dropout.residual=0.3", *DROPS]
 RAMP = ["batch.ramp_start=4", "batch.ramp_step=6", "batch.ramp_steps=2"]  # steps of 4, 4, 10, 10 and 16 sequences
-# What must not change them.
+# Keys that must not change the numbers.
 ALL_GATHER, ALL_TO_ALL, RING = (f"parallel.context={c}" for c in ("all_gather", "all_to_all", "ring"))
 ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
 EACH = "parallel.reduce=microbatch"
@@ -64,7 +64,7 @@ class Row:
         self.switches = []
 
     def set(self, switches):
-        """More keys that must not change the numbers. The name stays."""
+        """Adds keys that must not change the numbers. The name stays."""
         self.switches, self.keys = switches, [*self.keys, *switches]
 
     def __str__(self):
@@ -72,12 +72,12 @@ class Row:
 
 
 def cover(rows):
-    """Which settings of the switches the rows have."""
+    """Sets the switches of the rows."""
     return Cover([[*row.model, *row.keys] for row in rows])
 
 
 def table():
-    """The rows of the matrix, with settings of the switches such that all of them meet in pairs."""
+    """The rows of the matrix, with settings of the switches such that every pair of settings occurs."""
     rows = plain_table()
     for row, switches in zip(rows, cover(rows).added):
         row.set(switches)
@@ -89,7 +89,7 @@ def plain_table():
     rows = []
     add = lambda *degrees, **more: rows.append(Row(degrees, **more))
 
-    # Each axis alone, by 2, 3 and 4.
+    # Each axis alone, with degrees 2, 3 and 4.
     for n in (2, 4):
         add(n, 1, 1, 1, 1)
         add(1, n, 1, 1, 1)
@@ -105,7 +105,7 @@ def plain_table():
         add(1, 1, 1, 2, 1, keys=[context])
         add(1, 1, 1, 4, 1, model=MANY_HEADS, keys=[context])
         add(1, 1, 1, 3, 1, model=THREES, keys=[context])
-    # Five rows over four ranks: pieces of 2, 2, 1 and 0.
+    # Five rows over four ranks: shards of 2, 2, 1 and 0.
     narrow = ["model.dim=10", "model.heads=5", "model.kv_heads=5", "model.ffn_dim=5"]
     add(1, 1, 4, 1, 1, model=narrow)
     add(1, 1, 4, 1, 1, model=narrow, keys=[ZERO2, EACH])
@@ -116,7 +116,7 @@ def plain_table():
     for i in range(5):
         for j in range(i + 1, 5):
             add(*(2 if a in (i, j) else 1 for a in range(5)))
-    # All triples, with another way of context parallel each time.
+    # All triples, each time with another kind of context parallelism.
     ways = [RING, ALL_GATHER, ALL_TO_ALL]
     for i in range(5):
         for j in range(i + 1, 5):
@@ -124,7 +124,7 @@ def plain_table():
                 degrees = [2 if a in (i, j, k) else 1 for a in range(5)]
                 context = [ways[len(rows) % 3]] if degrees[3] > 1 else []
                 add(*degrees, model=MANY_HEADS if context == [ALL_TO_ALL] else [], keys=context)
-    # Four axes at once; HSDP 2x2 with tp and with cp, and with both.
+    # Four axes together; HSDP 2x2 with tp, with cp, and with both.
     for context in ways:
         add(2, 1, 2, 2, 2, model=MANY_HEADS, keys=[context], steps=20 if context == RING else 5)
     add(1, 2, 2, 1, 2, steps=20)
@@ -133,7 +133,7 @@ def plain_table():
     add(2, 2, 2, 1, 2)
     add(2, 2, 2, 2, 1)
 
-    # Every schedule with tp 2 and dp 2; V schedules and interleaved with two chunks, and four.
+    # Every schedule with tp 2 and dp 2; V schedules, and interleaved with two and four chunks.
     for name in ("gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"):
         chunks = 2 if name in ("interleaved", "zbv", "dualpipev") else None
         add(2, 1, 2, 1, 2, keys=schedule(name, chunks))
@@ -180,7 +180,7 @@ def plain_table():
         add(1, 1, 2, 1, 2, keys=[mode, ALWAYS])
         add(2, 1, 1, 2, 1, keys=[mode])
         add(2, 1, 2, 1, 2, keys=[mode])
-    # Tensor parallel without its companions, uneven, and with more ranks than kv heads.
+    # Tensor parallel without sequence or loss parallelism, uneven, and with more ranks than kv heads.
     add(1, 1, 1, 1, 2, keys=[NO_SP])
     add(1, 1, 1, 1, 2, keys=[NO_LP])
     add(2, 1, 2, 1, 2, keys=[NO_SP, NO_LP])
@@ -209,7 +209,7 @@ def plain_table():
         add(1, 1, 1, 2, 1, model=WINDOW, keys=[context])
         add(1, 1, 1, 2, 1, model=DOCUMENTS, keys=[context])
         add(2, 1, 2, 2, 2, model=[*MANY_HEADS, *SOME_WINDOWS, *DOCUMENTS], keys=[context])
-    add(1, 1, 1, 4, 1, model=WINDOW, keys=[RING])  # shorter than two chunks: some hops are hidden
+    add(1, 1, 1, 4, 1, model=WINDOW, keys=[RING])  # shorter than two chunks: some hops are masked
     add(1, 1, 1, 3, 1, model=[*THREES, *WINDOW, *DOCUMENTS], keys=[ALL_GATHER])
     add(2, 1, 1, 1, 2, model=[*WINDOW, *DOCUMENTS], keys=[strips, FULL])
     add(1, 2, 2, 1, 1, model=DOCUMENTS, keys=[SELECTIVE])
@@ -217,7 +217,7 @@ def plain_table():
     add(1, 1, 1, 1, 4, model=[*ONE_KV_HEAD, *WINDOW, *DOCUMENTS])
     add(1, 1, 2, 1, 1, model=["batch.micro=2", *DOCUMENTS])
     # Biases, heads of another width, norms of queries and keys, norms after each half of a layer: in pairs, with tp and
-    # kv heads that several of its ranks share.
+    # with kv heads that several ranks share.
     add(1, 1, 1, 1, 2, model=[*BIASES, *EACH_HEAD], steps=20)
     add(1, 1, 1, 1, 4, model=[*ONE_KV_HEAD, *BIASES, *ALL_HEADS])
     add(2, 1, 2, 1, 2, model=[*POST, *ALL_HEADS], steps=20)
@@ -252,8 +252,8 @@ def plain_table():
     gpt2(2, 1, 1, 2, 2, model=[*DOCUMENTS, *SOME_WINDOWS], keys=[RING, FULL])
     gpt2(1, 2, 2, 1, 1, model=DOCUMENTS)
 
-    # Dropout: the same elements in any layout. With dp and microbatches, on every way over cp and with windows and
-    # documents, with shared kv heads, strips, recomputation and schedules, and where nothing divides evenly.
+    # Dropout: the same elements in any layout. With dp and microbatches, with every kind of cp and with windows and
+    # documents, with shared kv heads, strips, recomputation and schedules, and with uneven sizes.
     for context in ways:
         add(1, 1, 1, 2, 1, model=DROPS, keys=[context])
         gpt2(2, 1, 1, 2, 2, model=[*ALL_DROPS, *DOCUMENTS, *SOME_WINDOWS], keys=[context, FULL])
@@ -267,7 +267,7 @@ def plain_table():
     gpt2(2, 1, 2, 1, 1, model=ALL_DROPS, keys=[*schedule("zbv", 2), EACH])
     gpt2(2, 1, 2, 1, 2, model=[*ALL_DROPS, *RAMP], keys=schedule("zbv", 2))
 
-    # What an optimizer does with some parameters, or with all.
+    # Optimizer settings for some parameters, or for all.
     add(2, 1, 2, 1, 2, model=GROUPS)
     add(2, 1, 2, 1, 2, model=[Z_LOSS, *UNEVEN])
     add(2, 1, 2, 1, 2, model=["guard.spike_z=0.5", "guard.spike_window=2"])
@@ -321,7 +321,7 @@ def plain_table():
     half(2, 1, 2, 1, 2, model=MOMENTS, keys=[ZERO3])
     half(1, 1, 2, 1, 2, model=[*MOMENTS, *MUON])
 
-    # Joined matmuls: with each way to cut a step, and with what leaves q, k and v apart.
+    # Joined matmuls: with each way to shard a step, and with settings that keep q, k and v separate.
     add(1, 1, 1, 1, 1, keys=[JOIN], steps=20)
     add(1, 1, 1, 1, 2, keys=[JOIN], steps=20)
     add(2, 1, 2, 1, 2, keys=[JOIN, ZERO3, FULL])

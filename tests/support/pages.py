@@ -1,19 +1,18 @@
-"""Reads pages of `espalier report` as tests want them, strictly: elements must be nested and closed. Standard library
-only."""
+"""Reads pages of `espalier report` strictly: elements must be nested and closed. Standard library only."""
 import collections, html.parser, re
 
 VOID = {"meta", "br", "hr", "link", "img", "input"}
-# What would make a page depend on something outside. References inside of it begin with #.
+# Patterns that would make a page depend on something outside. References inside of it begin with #.
 EXTERNAL = re.compile(r"https?:|\bsrc\s*=|\bhref\s*=|@import|url\((?!#)", re.I)
 
 
 class Page(html.parser.HTMLParser):
-    """The tables and texts of each section, the pictures, and what is wrong with the page.
+    """The tables and texts of each section, the pictures, and the errors of the page.
 
     tables    section -> list of tables, each a list of rows of cell texts
     texts     section -> texts of paragraphs, cards and headings
     pictures  id of a figure -> its curves and layers, name -> {x: y}
-    faults    of nesting and ids
+    faults    errors of nesting and ids
     """
 
     def __init__(self, text):
@@ -69,15 +68,15 @@ class Page(html.parser.HTMLParser):
             self.texts[self.section].append(text)
 
     def says(self, section, words):
-        """True if a text or a cell of the section has these words."""
+        """True if a text or a cell of the section contains these words."""
         cells = [cell for table in self.tables[section] for row in table for cell in row]
         return any(words in text for text in self.texts[section] + cells)
 
     def row(self, section, first):
-        """The cells right of the first one that is `first`."""
+        """The cells after the first one that is `first`."""
         rows = [row for table in self.tables[section] for row in table if row and row[0] == first]
         return rows[0][1:] if rows else []
 
     def external(self):
-        """References to what is outside of the page."""
+        """References to anything outside of the page."""
         return EXTERNAL.findall(self.text)

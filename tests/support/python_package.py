@@ -9,7 +9,7 @@ FAKE_WANDB = os.path.join(ROOT, "tests", "python", "fake_wandb")
 
 
 def install(python, where):
-    """Installs the package as pip does from a clone, without the network; returns the environment that has it."""
+    """Installs the package with pip from a clone, without the network; returns the environment that has it."""
     prefix = os.path.join(where, "installed")
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps",
                     "--no-build-isolation", "--ignore-installed", "--prefix", prefix, PACKAGE], check=True)
@@ -19,7 +19,7 @@ def install(python, where):
 
 
 def begin_installed(script, packages="plots"):
-    """Begins the script again in a Python that has the package, with the argument "installed"; returns there."""
+    """Restarts the script in a Python that has the package, with the argument "installed"; returns there."""
     if sys.argv[1:] == ["installed"]:
         return
     python = reference_python(packages)

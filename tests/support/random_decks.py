@@ -1,13 +1,14 @@
-"""Random decks of tiny models that train in about a second, with data of their own: all families, recipes, number
-formats, layouts and switches. Standard library only."""
+"""Random decks of tiny models that train in about a second, with their own data: all families, recipes, number formats,
+layouts and switches. Standard library only."""
 import array, copy, itertools, math, os, random, struct
 
 from .runs import launch
 
 SCHEDULES = {"1f1b": [1], "gpipe": [1], "interleaved": [2, 3], "zb-h1": [1], "zbv": [2], "dualpipev": [2]}  # chunks
-MICROBATCHES = {"interleaved": 1, "dualpipev": 2}  # at least, times stages
+MICROBATCHES = {"interleaved": 1, "dualpipev": 2}  # at least this many, times stages
 GROUPS = ("dp_replicate", "dp_shard", "cp", "tp")
-# Kinds of numbers, what rounds most first. Decks of one kind have comparable differences between layouts.
+# Kinds of numbers, the ones with the largest rounding first. Decks of one kind have comparable differences between
+# layouts.
 KINDS = ("fp8", "bf16", "fp32, gradients sent in bf16", "fp32, moments in bf16", "fp32, Muon", "fp32")
 WORDS = ("hedge gate frost plum orchard vine ladder spur lattice wall pear quince stake tier leader blossom "
          "a the of under beside").split()
@@ -44,9 +45,9 @@ def toml(value):
 
 
 class RandomDeck:
-    """A deck that `plan` accepts, written to a file. Its keys by dotted name, besides those of data and steps:
-    `training` is what is trained, `layout_keys` decide how sums are grouped, and `switches` must not change a bit.
-    `refused` counts draws that `plan` did not accept."""
+    """A deck that `plan` accepts, written to a file. Its keys by dotted name, except data and steps: `training`
+    determines the training, `layout_keys` decide how sums are grouped, and `switches` must not change a bit. `refused`
+    counts draws that `plan` did not accept."""
 
     def __init__(self, chooser, folder, number, ranks=(1, 1, 2, 2, 3, 4)):
         self.folder, self.number, self.files, self.refused = folder, number, itertools.count(), 0
@@ -66,7 +67,7 @@ class RandomDeck:
         return other
 
     def with_switches(self, switches, folder):
-        """The same with these switches; None if they do not go together."""
+        """The same with these switches; None if they are incompatible."""
         other = self._copy(folder)
         other.switches = switches
         other._write()
@@ -81,7 +82,7 @@ class RandomDeck:
         return other
 
     def with_own_data(self, folder):
-        """The same deck, whose data may be changed: a copy of them."""
+        """The same deck with a copy of the data, which may be changed."""
         other = self._copy(folder)
         other.data = os.path.join(folder, f"own{self.number}-{next(self.files)}{os.path.splitext(self.data)[1]}")
         with open(self.data, "rb") as source, open(other.data, "wb") as target:
@@ -123,7 +124,7 @@ class RandomDeck:
 
     @property
     def micros(self):
-        """Sizes of a microbatch that are allowed on one rank."""
+        """Microbatch sizes that are allowed on one rank."""
         return [m for m in divisors(self._smallest_batch) if m <= 4]
 
     @property
@@ -171,7 +172,7 @@ class RandomDeck:
         self.validates = chooser.random() < 0.3
 
     def _draw_numbers(self, chooser):
-        """Number formats, and how matmuls and the loss group their sums."""
+        """Draws number formats, and how matmuls and the loss group their sums."""
         some = lambda share: chooser.random() < share
         kind = chooser.choice(["fp32", "fp32", "fp32", "bf16", "fp8"])
         self.compute = "fp32" if kind == "fp32" else "bf16"
@@ -180,7 +181,7 @@ class RandomDeck:
             self.training |= {"precision.matmul": "fp8", "precision.fp8_scaling": chooser.choice(["tensor", "row"])}
             if some(0.3):
                 self.training["precision.bf16_matmuls"] = chooser.choice([[], ["*mlp*", "*.1.*"]])
-            if some(0.7):  # fp8 has matmuls whose dims are multiples of 16 alone
+            if some(0.7):  # fp8 only has matmuls whose dims are multiples of 16
                 self.heads = self.kv_heads = chooser.choice([2, 4])
                 self.dim, self.seq_len = 16 * self.heads * chooser.randint(1, 2), chooser.choice([16, 32])
                 self.ffn_dim = 16 * chooser.randint(2, 6)
@@ -194,7 +195,7 @@ class RandomDeck:
         self.training["loss.chunks"] = self.loss_chunks
 
     def _draw_variants(self, chooser):
-        """Keys of later models and recipes: each in a part of the decks, where it is allowed."""
+        """Keys of later models and recipes: each in some of the decks that allow it."""
         some = lambda share: chooser.random() < share
         set_some = lambda share, key, values: self.training.update({key: chooser.choice(values)} if some(share) else {})
         if self.family == "llama":
@@ -253,7 +254,7 @@ class RandomDeck:
         return self.ramp_start or self.samples
 
     def _suits(self, pp, groups):
-        """That degrees, in the order of GROUPS, divide what they divide."""
+        """Whether degrees, in the order of GROUPS, divide their sizes."""
         replicate, shard, cp, tp = groups
         return (pp <= self.layers and self.heads % tp == 0 and (self.kv_heads % tp == 0 or tp % self.kv_heads == 0) and
                 (cp == 1 or self.seq_len % (2 * cp) == 0) and self.seq_len // cp >= self.loss_chunks and

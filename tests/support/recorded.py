@@ -1,4 +1,4 @@
-"""Records the errors that the executable prints in tests, for errors.py: where ESPALIER_TEST_ERRORS names a file, every
+"""Records the errors that the executable prints in tests, for errors.py: if ESPALIER_TEST_ERRORS names a file, every
 message is appended to it, as a line `STATUS<tab>MESSAGE`. Standard library only."""
 import os
 import re
@@ -6,12 +6,12 @@ import re
 VARIABLE = "ESPALIER_TEST_ERRORS"
 HEAD = re.compile(r"espalier: (?:error|(\d+) errors)(?: \(rank \d+\))?$")
 ALONE = re.compile(r"espalier: (?:internal )?error \(rank \d+\): (.*)|(espalier: (?:watchdog|MPI failed|rank) .*)")
-OTHERS = re.compile(r"-{5,}|\[[\w.-]+:\d+\]|\*\*\*")  # what a launcher prints in between
+OTHERS = re.compile(r"-{5,}|\[[\w.-]+:\d+\]|\*\*\*")  # lines of a launcher in between
 
 
 def errors_of(text):
-    """The messages that a command printed: those after `espalier: N errors`, without the indented hints between them,
-    and those in one line."""
+    """The messages that a command printed: the ones after `espalier: N errors`, without the indented hints between
+    them, and single-line ones."""
     found, expected = [], 0
     for line in text.split("\n"):
         if head := HEAD.match(line):
@@ -34,7 +34,7 @@ def record(status, text):
 
 
 def recorded(done):
-    """The same of a finished process, which is returned."""
+    """The same for a finished process, which is returned."""
     for text in (done.stdout, done.stderr):
         record(done.returncode, text.decode(errors="surrogateescape") if isinstance(text, bytes) else text)
     return done

@@ -4,8 +4,8 @@
     subprocess.run([python, "script.py"], check=True)
 
 Each set of packages (tests/oracle/requirements_NAME.txt) is installed once from PyPI into a virtual environment under
-$XDG_CACHE_HOME (default ~/.cache). $ESPALIER_REFERENCE_PYTHON names a Python that has all of them instead; what it
-lacks is an error. Where PyPI cannot be reached, the test is skipped: exit status 77, with the reason.
+$XDG_CACHE_HOME (default ~/.cache). $ESPALIER_REFERENCE_PYTHON names a Python that has all of them instead; a missing
+package is then an error. If PyPI cannot be reached, the test is skipped: exit status 77, with the reason.
 """
 import fcntl
 import hashlib
@@ -27,7 +27,8 @@ def _skip(reason):
 
 
 def _install(folder, requirements):
-    """Makes the environment beside its place and moves it there, so that a place that exists is complete."""
+    """Makes the environment in a temporary place and moves it to its own, so that an existing environment is
+    complete."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     made = subprocess.run([sys.executable, "-m", "venv", partial], capture_output=True, text=True)
@@ -44,8 +45,8 @@ def _install(folder, requirements):
 
 
 def _packages(requirements):
-    """Names of the packages in a file of requirements and in those that it includes, which are also those of their
-    modules; without packages that have a condition."""
+    """Names of the packages in a requirements file and its includes, which are also the names of their modules;
+    packages with a condition are left out."""
     for line in requirements.read_text().splitlines():
         if line.startswith("-r "):
             yield from _packages(requirements.with_name(line[3:].strip()))
@@ -54,7 +55,7 @@ def _packages(requirements):
 
 
 def _require(python, requirements):
-    """Ends the test if the given Python has not all of the packages."""
+    """Ends the test if the given Python lacks one of the packages."""
     code = "import importlib.util, sys; print(*(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None))"
     done = subprocess.run([python, "-c", code, *_packages(requirements)], capture_output=True, text=True)
     if done.returncode != 0 or done.stdout.strip():
@@ -73,8 +74,8 @@ def reference_python(name):
     key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
     folder = cache / f"reference-{name}-{key}"
     with open(cache / f"reference-{name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several tests start at once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several tests may start at the same time
         if not folder.exists():
             _install(folder, requirements)
-    # Scripts in an environment that was moved name its old place; the interpreter itself does not.
+    # Scripts in a moved environment name its old place; the interpreter itself does not.
     return str(folder / "bin/python")

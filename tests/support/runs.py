@@ -1,16 +1,16 @@
-"""Starts the executable under mpirun for the tests, and reads what it wrote. Standard library only."""
+"""Starts the executable under mpirun for the tests, and reads its output. Standard library only."""
 import json, os, re, shutil, subprocess, sys, tempfile
 
 from .recorded import recorded
 
-# Seen through the links in the folders of tests, this file is in tests/support all the same.
+# The real path of this file is in tests/support, even if it is imported through the links in the folders of tests.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 # On one host Open MPI chooses ob1 in the end; looking for fast networks first takes 0.2 s of every start.
 ENVIRONMENT = {"OMPI_MCA_pml": "ob1", **os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 DECK = os.path.join(ROOT, "tests", "decks", "small.toml")
-# Another device for every run of a test, ESPALIER_DEVICE=cuda: ranks may then be more than GPUs, since messages go over
-# MPI unless ESPALIER_TRANSPORT=nccl says otherwise.
+# Another device for every run of a test, ESPALIER_DEVICE=cuda: there may then be more ranks than GPUs, since messages
+# use MPI unless ESPALIER_TRANSPORT=nccl.
 TRANSPORT = os.environ.get("ESPALIER_TRANSPORT", "mpi")
 ON_DEVICE = [f"run.device={os.environ['ESPALIER_DEVICE']}", f"run.transport={TRANSPORT}"
              ] if os.environ.get("ESPALIER_DEVICE") else []
@@ -20,7 +20,7 @@ MEMORY, ROOM = "/dev/shm", 4 << 30  # a folder in memory, and bytes that must be
 
 
 def scratch():
-    """A folder for runs, removed at its end. In memory if there is room: then saves wait for no disk."""
+    """A folder for runs, removed at its end. In memory if there is room, so that saves do not wait for a disk."""
     room = os.path.isdir(MEMORY) and shutil.disk_usage(MEMORY).free > ROOM
     return tempfile.TemporaryDirectory(dir=MEMORY if room else None)
 
@@ -30,7 +30,7 @@ def executable():
 
 
 def launcher(ranks):
-    """The words before a command that start it on so many ranks; one rank needs none."""
+    """The command prefix that starts `ranks` ranks; empty for one rank."""
     if ranks == 1:
         return []
     return ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
@@ -45,7 +45,7 @@ def launch(ranks, arguments, timeout=400):
 
 
 def train(run_dir, ranks, overrides=(), deck=DECK, flags=(), expect=0, timeout=400):
-    """Trains and returns Metrics of the run; anything but the expected exit status ends the test."""
+    """Trains and returns Metrics of the run; any exit status but the expected one ends the test."""
     done = launch(ranks, ["run", deck, "-d", run_dir, *flags, *ON_DEVICE, *overrides], timeout)
     if done.returncode != expect:
         sys.exit(
@@ -80,7 +80,7 @@ def layout(digits, dp_axis="dp_shard"):
 
 
 def planned_peaks(folder, ranks, overrides, deck=DECK):
-    """Peak bytes of every rank, as `plan` says them."""
+    """Peak bytes of every rank, from `plan`."""
     path = os.path.join(folder, "plan.json")
     done = launch(1, ["plan", deck, "--ranks", str(ranks), "--json", path, *ON_DEVICE, *overrides])
     if done.returncode != 0:
@@ -104,7 +104,7 @@ def difference(mine, theirs):
 
 
 class Checks:
-    """Counts what held; a test prints every failure and exits 1 if there was one."""
+    """Counts checks that held; a test prints every failure and exits 1 if there was one."""
 
     def __init__(self):
         self.failed = self.passed = 0
@@ -115,7 +115,7 @@ class Checks:
         self.failed += not holds
 
     def each(self, findings, *arguments):
-        """Calls a function for each finding; one that ends early is a failure of its own."""
+        """Calls a function for each finding; one that ends early counts as a failure."""
         for finding in findings:
             try:
                 finding(self, *arguments)

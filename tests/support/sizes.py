@@ -1,9 +1,9 @@
-"""Sizes of the test decks, drawn at random, since fixed ones hide what depends on them. Standard library only."""
+"""Sizes of the test decks, drawn at random, since fixed ones hide errors that depend on them. Standard library only."""
 import os, random, time
 
 from .switches import Deck
 
-WIDTHS = {"llama": (2, 4, 6, 8, 10, 14, 16, 24, 32), "gpt2": (3, 4, 5, 7, 8, 11, 16, 24, 31)}  # of a head
+WIDTHS = {"llama": (2, 4, 6, 8, 10, 14, 16, 24, 32), "gpt2": (3, 4, 5, 7, 8, 11, 16, 24, 31)}  # widths of a head
 
 
 class Sizes:
@@ -14,8 +14,8 @@ class Sizes:
         print(f"sizes are random: ESPALIER_SEED={self.seed} draws them again", flush=True)
 
     def draw(self, keys, micro=(1,)):
-        """Overrides of model.dim, heads, kv_heads, ffn_dim, vocab, seq_len and batch.micro, as far as the overrides
-        `keys` leave them open, that go together with these. The same for the same `keys`."""
+        """Overrides of model.dim, heads, kv_heads, ffn_dim, vocab, seq_len and batch.micro, unless `keys` sets them,
+        that are compatible with `keys`. The same for the same `keys`."""
         chooser, deck = random.Random(f"{self.seed} {' '.join(keys)}"), Deck(keys)
         family, fp8 = deck.get("model.family", "llama"), "precision.matmul" in deck
         cp, tp = deck["parallel.cp"], deck["parallel.tp"]

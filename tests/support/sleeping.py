@@ -1,4 +1,4 @@
-"""Runs that wait (run.device = "sleep") on the cluster of H100, and what `espalier simulate` says of them."""
+"""Runs that wait (run.device = "sleep") on the cluster of H100, and the predictions of `espalier simulate`."""
 import json, os, sys
 
 from .runs import ROOT, launch
@@ -12,10 +12,10 @@ def here(overrides):
 
 
 def predict(folder, ranks, overrides):
-    """What `simulate --json` says."""
+    """The output of `simulate --json`."""
     path = os.path.join(folder, "prediction.json")
     done = launch(1, ["simulate", DECK, "--ranks", str(ranks), "--json", path, *here(overrides)])
-    if done.returncode not in (0, 4):  # 4: it would not fit the GPUs
+    if done.returncode not in (0, 4):  # 4: it would not fit on the GPUs
         sys.exit(done.stdout)
     with open(path) as file:
         return json.load(file)

@@ -1,6 +1,6 @@
 """The switches of communication: their settings, and where each matters. `cover` gives the rows of a table settings
-such that every two settings of two switches meet in some row, if both switches matter in one row. A setting that a row
-states itself stays."""
+such that every two settings of two switches occur together in some row, if both switches matter in one row. A setting
+that a row states itself stays."""
 import itertools
 
 DEFAULTS = {"parallel.pp": 1, "parallel.dp_replicate": 1, "parallel.dp_shard": 1, "parallel.cp": 1, "parallel.tp": 1,
@@ -8,7 +8,7 @@ DEFAULTS = {"parallel.pp": 1, "parallel.dp_replicate": 1, "parallel.dp_shard": 1
 
 
 class Deck(dict):
-    """What a list of overrides sets; degrees are numbers."""
+    """The settings of a list of overrides; degrees are numbers."""
 
     def __init__(self, overrides):
         super().__init__(DEFAULTS)
@@ -22,8 +22,8 @@ class Deck(dict):
 
 
 class Switch:
-    """Settings as in a deck, the default first, and which of them is "off". `settings_of(deck)` are those that the deck
-    allows, its default first; none: the switch does not matter there."""
+    """Settings as in a deck, the default first, and which of them is "off". `settings_of(deck)` are the settings that
+    the deck allows, its default first; none: the switch has no effect there."""
 
     def __init__(self, key, settings, off, matters):
         self.key, self.settings, self.off, self.matters = key, settings, off, matters
@@ -99,7 +99,7 @@ def meetings(choice):
 
 
 def choices(deck):
-    """Every way to set the switches that matter, the defaults first."""
+    """Every combination of the switches that have an effect, the defaults first."""
     switches = [switch for switch in SWITCHES if switch.settings_of(deck)]
     for settings in itertools.product(*(switch.settings_of(deck) for switch in switches)):
         chosen = [(switch.key, setting) for switch, setting in zip(switches, settings)]
@@ -114,14 +114,14 @@ class Cover:
         possible, met, self.added = set(), set(), []
         for deck in map(Deck, rows):
             ways = [(meetings(chosen), overrides) for chosen, overrides in choices(deck)]
-            found, overrides = max(ways, key=lambda way: len(way[0] - met))  # the first of equal ones
+            found, overrides = max(ways, key=lambda way: len(way[0] - met))  # the first of equally good ones
             possible.update(*(found for found, _ in ways))
             met |= found
             self.added.append(overrides)
         self.count, self.missing = len(possible), possible - met
 
     def check(self, checks, what):
-        """That no settings ("settings"), or no pairs of them either ("pairs"), are missing."""
+        """Checks that no settings ("settings"), or no pairs of them either ("pairs"), are missing."""
         size = {"settings": 1, "pairs": 2}[what]
         missing = [some for some in self.missing if len(some) <= size]
         text = ", ".join(" with ".join(f"{key}={setting}" for key, setting in some) for some in sorted(missing))

@@ -1,4 +1,4 @@
-// Attention in zigzag order as blocks: they hold every visible score, once.
+// Attention in zigzag order as blocks: they contain every visible score exactly once.
 #include "espalier/device_memory/attention_blocks.hpp"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ AttentionShape Gathered(int64_t cp, int64_t rank) {
 }
 AttentionShape WholeSequences(int64_t cp) { return Shape(cp, cp * kPart, {0, cp * kPart}, {0, cp * kPart}); }
 
-/// By query, how often each key is in a block that shows it.
+/// By query, the number of blocks that show each key.
 std::vector<int> TimesSeen(const AttentionShape& rows) {
   std::vector<int> seen(static_cast<size_t>(rows.queries * rows.keys));
   for (const AttentionBlock& block : AttentionBlocksOf(rows))

@@ -19,7 +19,7 @@
 
 namespace espalier {
 
-/// What the threads of one world share.
+/// State that the threads of one world share.
 struct Meeting {
   explicit Meeting(int size) : barrier(size), texts(static_cast<size_t>(size)), numbers(static_cast<size_t>(size)) {}
   std::barrier<> barrier;
@@ -90,7 +90,7 @@ inline std::vector<std::string> OnRanks(int ranks, const std::function<void(Worl
 using Degrees = Coordinate;
 
 /// Tensors of every kind of placement; sizes that no degree divides; parts of one stored tensor; one of more than 1
-/// MiB; layer l on stage l % pp. Moments of a type of their own.
+/// MiB; layer l on stage l % pp. Moments may have another type.
 inline std::vector<StateTensor> TestTensors(const Degrees& degrees, Dtype moments = Dtype::kF32) {
   struct Sketch {
     const char* name;
@@ -130,7 +130,7 @@ inline std::vector<StateTensor> TestTensors(const Degrees& degrees, Dtype moment
   return tensors;
 }
 
-/// Any bits, NaN patterns included: differ by tensor, element and salt.
+/// Any bits, including NaN patterns, which differ by tensor, element and salt.
 inline uint32_t TestBits(const std::string& tensor, int64_t element, uint64_t salt) {
   uint64_t x = std::hash<std::string>{}(tensor) ^ (salt * 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(element);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -166,7 +166,7 @@ class RankState {
     return Differences(
         [&](const StateTensor& tensor, int64_t element) { return TestBits(tensor.name, element, salt); });
   }
-  /// Elements that have other bits than those expected, of which a bf16 has the lower half.
+  /// Number of elements whose bits differ from the expected ones; a bf16 has the lower half of them.
   int64_t Differences(const std::function<uint32_t(const StateTensor& tensor, int64_t element)>& expected) {
     int64_t differences = 0;
     for (Piece& piece : pieces_)
@@ -185,7 +185,7 @@ class RankState {
     std::vector<unsigned char> bytes;
   };
 
-  /// Replaces the bits of each local element by what `visit` makes of them and of its index in the whole tensor.
+  /// Replaces the bits of each local element by visit(bits, index in the whole tensor).
   static void ForEach(Piece& piece, const std::function<uint32_t(uint32_t, int64_t)>& visit) {
     const Shape extents = ExtentsOf(piece.box);
     const auto size = static_cast<size_t>(SizeOf(piece.tensor->type.dtype));
@@ -206,7 +206,7 @@ class RankState {
   std::vector<Piece> pieces_;
 };
 
-/// Memory that the host may not touch, as a device's: only Read and Write reach it.
+/// Memory that the host may not access, like a device's: only Read and Write reach it.
 class RemoteArena final : public Arena {
  public:
   explicit RemoteArena(int64_t bytes) : Arena(bytes), memory_(static_cast<size_t>(bytes)) {
@@ -259,7 +259,7 @@ class RemoteState {
   std::vector<int64_t> bytes_;
 };
 
-/// A directory that ends with the test.
+/// A directory that is removed at the end of the test.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -292,7 +292,7 @@ inline std::string MessageOf(const std::function<void()>& work) {
   return "";
 }
 
-/// The same for what must be refused as bad data.
+/// The same for data that must be refused.
 inline std::string Refusal(const std::function<void()>& work) {
   try {
     work();
@@ -311,7 +311,7 @@ inline void FlipByte(const std::string& path, int64_t offset) {
   file.put(byte);
 }
 
-/// What a directory holds, sorted.
+/// The content of a directory, sorted.
 inline std::vector<std::string> Names(const std::string& dir) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(dir)) names.push_back(entry.path().filename().string());
@@ -319,7 +319,7 @@ inline std::vector<std::string> Names(const std::string& dir) {
   return names;
 }
 
-/// The id of a save that has died.
+/// The id of a killed save.
 inline const std::string kDead = "0123456789abcdef0123456789abcdef";
 
 inline Metadata TestMetadata(int64_t step) {
@@ -332,7 +332,7 @@ inline std::vector<std::string> SaveState(const std::string& dir, const Degrees&
   const Mesh mesh(degrees);
   const std::vector<StateTensor> tensors = TestTensors(degrees, moments);
   Metadata metadata = TestMetadata(step);
-  if (moments != Dtype::kF32) metadata.lineage = Lineage{};  // in the format that knows them
+  if (moments != Dtype::kF32) metadata.lineage = Lineage{};  // in the format with bf16 moments
   return OnRanks(mesh.Ranks(), [&](World& world) {
     RankState state(tensors, mesh, world.Rank());
     state.Fill(salt);

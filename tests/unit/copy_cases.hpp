@@ -20,7 +20,7 @@ inline Case WithCopies(Case c, size_t each) {
   return c;
 }
 
-/// The update `c` with copies: everything else keeps its bits, and a copy is its master, rounded to nearest.
+/// The update `c` with copies: all other results keep their bits, and a copy is its master, rounded to nearest.
 inline void CheckCopies(const Case& c, size_t each) {
   const Case with = WithCopies(c, each);
   const std::vector<OwnedTensor> plain = c.Tested(), tested = with.Tested(), reference = with.Reference();
@@ -34,7 +34,7 @@ inline void CheckCopies(const Case& c, size_t each) {
     }
 }
 
-/// An update that does not apply leaves copies as they are.
+/// An update that does not apply leaves copies unchanged.
 inline void CheckCopiesStay(const Case& c, size_t each) {
   const Case with = WithCopies(c, each);
   for (const std::vector<OwnedTensor>& results : {with.Tested(), with.Reference()})

@@ -1,4 +1,4 @@
-// Which attention cuDNN is given, in which parts, and the memory that is planned for it.
+// Which attention cuDNN gets, in which parts, and the memory that is planned for it.
 #include "espalier/device_memory/fused_attention.hpp"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@ namespace {
 
 constexpr AttentionShape kLayer{4, 2048, 2048, 32, 8, 128};
 
-/// Causal attention of training in the order of positions; queries that are not the keys see all of them.
+/// Causal attention of training in the order of positions; queries that differ from the keys see all of them.
 AttentionInBlocks InBlocks(AttentionShape x, Dtype dtype = Dtype::kBf16) {
   x.causal = x.queries == x.keys;
   return {x, AttentionBlocksOf(x), dtype, dtype};

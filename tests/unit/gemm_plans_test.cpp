@@ -1,4 +1,4 @@
-// The file of measured GEMMs, and which GEMMs a deck asks for.
+// The file of measured GEMMs, and the GEMMs of a deck.
 #include "espalier/kernels/gemm_plans.hpp"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ GemmPlans SomePlans() {
           {{forward, "00ff", 1024, 250.5, 262.25}, {gradient, "a0", 0, 300, 300}, {biased, "b1", 64, 255, 255}}};
 }
 
-/// What is said of a text that is refused.
+/// The message for a text that is refused.
 std::string Refusal(const std::string& text) {
   try {
     ParseGemmPlans(text, "plans.json");

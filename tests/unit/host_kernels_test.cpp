@@ -1,4 +1,4 @@
-// What is the host's alone: the bits of the cpu's GEMMs, its vector functions, and the reference's gradients against
+// Tests for the host alone: the bits of the cpu's GEMMs, its vector functions, and the reference's gradients against
 // finite differences of its forwards.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ OwnedTensor RowsOf(const OwnedTensor& x, int64_t first, int64_t count) {
   return y;
 }
 
-// Queries over caches, whose later rows hold something else: as the last queries of a sequence that ends with them.
+// Queries over caches whose later rows hold other values: equal to the last queries of a sequence that ends with them.
 TEST(KernelsAttention, OverACacheIsThatOfTheWholeSequence) {
   Random random;
   constexpr int64_t kBatch = 2, kLength = 151;
@@ -79,12 +79,12 @@ OwnedTensor Cut(const OwnedTensor& x, size_t dim, int64_t first, int64_t count) 
   return y;
 }
 
-/// A GEMM as a layer has it, of `rows` x `columns` with a contracted dim of `depth`.
+/// A GEMM as in a layer, of `rows` x `columns` with a contracted dim of `depth`.
 struct Form {
   const char* spec;
   Shape a, b;
-  size_t row, column;  ///< dims of a and of b that c keeps
-  OwnedTensor c;       ///< as it is before
+  size_t row, column;  ///< dims of a and of b that c has
+  OwnedTensor c;       ///< its old value
   bool accumulate;
   std::vector<OwnedTensor> bias = {};  ///< one or none
 
@@ -116,7 +116,7 @@ struct Part {
   int64_t row, column, rows, columns;
 };
 
-/// The product again on three threads, and parts of it alone.
+/// The GEMM again on three threads, and parts of it alone.
 void ExpectSameBits(Random& random, Dtype dtype, const Form& f, const std::vector<Part>& parts) {
   const OwnedTensor a = random.Real(dtype, f.a), b = random.Real(dtype, f.b), whole = f.Product(a, b, f.c, f.bias);
   const std::string what = fmt::format("{} {} of {} and {}", f.spec, Name(dtype), ToString(f.a), ToString(f.b));
@@ -159,8 +159,8 @@ TEST(KernelsMatmul, AnElementDependsOnItsRowAndItsColumnAlone) {
   }
 }
 
-// A token of a text: GEMMs of up to four rows read their right operand in place. Depths are one and more blocks of the
-// contracted dim, whole vectors and squares of it and not.
+// As for a token of a text: GEMMs of up to four rows read their right operand in place. Depths are one and more blocks
+// of the contracted dim, whole and partial vectors and squares.
 TEST(KernelsMatmul, FewRowsHaveTheBitsOfMany) {
   Random random;
   const std::vector<std::pair<int64_t, int64_t>> sizes = {{1, 1},     {3, 15},   {16, 16},    {31, 33},   {64, 1024},
@@ -173,7 +173,7 @@ TEST(KernelsMatmul, FewRowsHaveTheBitsOfMany) {
             {{0, 0, 1, columns}, {2, 0, 2, columns}, {1, 0, 3, columns}, {3, columns / 2, 4, columns - columns / 2}});
 }
 
-// With tiles: more than one block of each dim, and their remainders, against parts that fit into one.
+// With tiles: more than one block of each dim, and their remainders, against parts that fit into one block.
 TEST(KernelsTiles, AnElementDependsOnItsRowAndItsColumnAlone) {
   if (CpuLevel() != "amx") GTEST_SKIP() << "level " << CpuLevel();
   Random random;
@@ -199,7 +199,7 @@ TEST(KernelsVector, ExpIsWithinTwoUlp) {
 }
 
 // Finite differences. With random weights u, f(x) = sum of u y(x); df/dx_i must equal the gradient kernel's result for
-// dy = u. The forwards round to fp32, so steps are wide and bounds are of the size of the third derivative.
+// dy = u. The forwards round to fp32, so steps are large and bounds have the size of the third derivative.
 class Differences : public ::testing::Test {
  protected:
   OwnedTensor Real(Shape shape, double low = -1, double high = 1) { return random_.Real(kF32, shape, low, high); }

@@ -1,4 +1,4 @@
-// Calls of kernels with their inputs and outputs, and how the kernels under test are compared with the reference.
+// Calls of kernels with their inputs and outputs, and the comparison of tested kernels with the reference.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,10 +22,10 @@ inline constexpr Dtype kF32 = Dtype::kF32;
 inline constexpr Dtype kBf16 = Dtype::kBf16;
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// One step of rounding in an element type, relative.
+/// One rounding step of an element type, relative.
 inline double UnitOf(Dtype dtype) { return dtype == kBf16 ? 1.0 / 128 : 1.0 / (1 << 23); }
 
-/// The element of a result that is furthest from what is expected, as a share of its bound.
+/// The element of a result with the largest error, as a share of its bound.
 struct Margin {
   int64_t element = 0;
   double deviation = 0, bound = 1;
@@ -112,7 +112,7 @@ inline OwnedTensor SideBySide(const std::vector<OwnedTensor>& parts) {
   return all;
 }
 
-/// The attribute `columns` of parts of these widths, each times `shards`: it states global ones.
+/// The attribute `columns` of parts with these widths, each times `shards`, since it states global widths.
 inline Attributes WithColumns(Attributes attributes, const std::vector<OwnedTensor>& parts, int64_t shards = 3) {
   std::vector<int64_t> widths;
   for (const OwnedTensor& x : parts) widths.push_back(shards * x.shape().back());
@@ -120,7 +120,7 @@ inline Attributes WithColumns(Attributes attributes, const std::vector<OwnedTens
   return attributes;
 }
 
-/// Compares all outputs with the reference's, and bit by bit with those of 1 and 5 threads (`on_any_threads`).
+/// Compares all outputs with the reference's, and bit by bit with the outputs of 1 and 5 threads (`on_any_threads`).
 inline void Check(const Case& c, double absolute, bool on_any_threads = true) {
   const std::vector<OwnedTensor> tested = c.Tested(), reference = c.Reference();
   for (size_t o = 0; o < tested.size(); ++o) {
@@ -163,11 +163,10 @@ struct Heads {
   int64_t cp = 1, length = 0;  ///< zigzag order
   int hop = -1;                ///< a block of a ring
   int64_t window = 0;
-  int documents = 0;  ///< 0: not separated; else a row of kDocumentLengths, from 1
+  int documents = 0;  ///< 0: not separated; otherwise a row of kDocumentLengths, from 1
 };
 
-/// Lengths of the documents of a sequence, again and again: of one token, within a block of 64 and across, at its
-/// edges.
+/// Lengths of the documents of a sequence, repeated: one token, within a block of 64 and across, at its edges.
 inline constexpr int64_t kDocumentLengths[][5] = {{1, 5, 90, 1, 33}, {64, 128, 64, 1, 63}, {3, 1, 1, 2, 300}};
 
 /// The first position of the document at a position of sequence `batch`; every sequence has its own order of lengths.
@@ -180,8 +179,8 @@ inline int64_t DocumentStart(int documents, int64_t batch, int64_t position) {
   }
 }
 
-/// Sequences in zigzag order, in the chunks that libraries take: every hop of a ring on every rank, one rank's queries
-/// of gathered keys, and whole sequences.
+/// Sequences in zigzag order, in the chunks that libraries support: every hop of a ring on every rank, one rank's
+/// queries against gathered keys, and whole sequences.
 inline std::vector<Heads> ZigzagHeads() {
   constexpr int64_t kPart = 256;
   std::vector<Heads> all;
@@ -229,7 +228,7 @@ inline Case AttentionGradCase(Random& random, const Case& forward) {
   return c;
 }
 
-/// Tensors of so many elements; the first `decaying` decay.
+/// Tensors with these numbers of elements; the first `decaying` decay.
 inline Case AdamwCase(const std::vector<int64_t>& tensors, int decaying, double apply = 1) {
   Random random;
   Case c{"adamw", {}, {}};

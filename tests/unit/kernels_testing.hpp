@@ -1,4 +1,4 @@
-// Tensors that own their memory, and calls of a kernel on them: for the tests and the benchmark of the kernels.
+// Tensors that own their memory, and kernel calls on them: for the tests and the benchmark of the kernels.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class OwnedTensor {
   }
 
   Tensor View() const { return {const_cast<std::byte*>(bytes_.data() + first_), dtype_, shape_, start_}; }
-  /// The same tensor, its first element so many elements after a boundary of 16 bytes.
+  /// The same tensor, with its first element `elements` elements after a boundary of 16 bytes.
   OwnedTensor Shifted(int64_t elements) const {
     OwnedTensor shifted = *this;
     shifted.first_ = kGuardBytes + elements * SizeOf(dtype_);
@@ -44,7 +44,7 @@ class OwnedTensor {
     if (IsFp8(dtype_)) return FromFp8(dtype_, View().As<uint8_t>()[i]);
     return dtype_ == Dtype::kF32 ? View().As<float>()[i] : ToFloat(View().As<Bf16>()[i]);
   }
-  /// Of any type but fp8, which kernels write.
+  /// Any type but fp8, which kernels write.
   void Set(int64_t i, double value) {
     if (dtype_ == Dtype::kI32) {
       View().As<int32_t>()[i] = static_cast<int32_t>(value);

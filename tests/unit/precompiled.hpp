@@ -1,4 +1,4 @@
-// Headers that most tests include: what a build with -Db_pch=true parses once per binary (tests/meson.build).
+// Headers that most tests include; a build with -Db_pch=true parses them once per binary (tests/meson.build).
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Files of the source tree. Only source_tree.cpp is compiled with the path of the tree, so that a compiler cache serves
-// the tests of every clone.
+// Files of the source tree. Only source_tree.cpp is compiled with the path of the tree, so that a compiler cache works
+// for the tests of every clone.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@
 namespace espalier::testing {
 namespace {
 
-/// Whatever the environment says of threads. Where the processor lacks ESPALIER_ISA, the test is skipped.
+/// Ignores the environment's settings of threads. If the processor lacks ESPALIER_ISA, the test is skipped.
 bool SetUp() try {
   CpuLevel();
   SetCpuThreads(2);

@@ -1,4 +1,4 @@
-// The backend whose kernels a test binary tries: the one that it is linked with.
+// The backend whose kernels a test binary tests: the one that it is linked with.
 #pragma once
 
 #include <string_view>
@@ -10,14 +10,14 @@ namespace espalier::testing {
 /// True if the backend has a kernel of `op`.
 bool IsTested(std::string_view op);
 
-/// Runs its kernel on tensors in the host's memory; on return their results are there. Tensors with one address are
-/// one. The call gets the workspace that would be planned for it, full of NaN.
+/// Runs its kernel on tensors in the host's memory, where the results are on return. Tensors with one address are one
+/// tensor. The call gets the planned workspace, full of NaN.
 void RunTested(std::string_view op, const KernelCall& call);
 
-/// True if a broken invariant that only a device sees ends all further use of it: no test may break one.
+/// True if a broken invariant on the device ends all further use of it: then no test may break one.
 bool RefusesOnTheDevice();
 
-/// As SetCpuThreads, where that means something.
+/// SetCpuThreads, if the backend has threads.
 void SetTestedThreads(int threads);
 
 }  // namespace espalier::testing

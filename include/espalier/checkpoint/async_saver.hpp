@@ -14,14 +14,14 @@
 
 namespace espalier {
 
-/// Bytes of the staging buffer of each rank: the pieces that it writes, each 64-byte aligned.
+/// Bytes of the staging buffer of each rank: the shards that it writes, each 64-byte aligned.
 std::vector<int64_t> StagingBytes(const std::vector<StateTensor>& tensors, const Mesh& mesh);
 
 /// The outcome of a save; the same on every rank except for the times.
 struct SaveOutcome {
   int64_t step = 0;
   bool committed = false;
-  SaveResult result;                 ///< valid if committed; blocked_ms always is
+  SaveResult result;                 ///< valid if committed; blocked_ms is always valid
   std::vector<std::string> reasons;  ///< why it is not committed
 };
 
@@ -35,9 +35,9 @@ class AsyncSaver {
   };
 
   /// Collective. `writers` is a separate world for the writer threads, over the same ranks; without it saves are
-  /// synchronous. They also are, on every rank, if one rank has no room for its staging buffer, whose memory is touched
-  /// here. A state on a device is always staged: UserError (kDoesNotFit) if there is no room. `tensors`, `mesh` and the
-  /// memory of `local` must outlive it.
+  /// synchronous. Saves are also synchronous, on every rank, if one rank has no room for its staging buffer, whose
+  /// memory is touched here. A state on a device is always staged: UserError (kDoesNotFit) if there is no room.
+  /// `tensors`, `mesh` and the memory of `local` must outlive it.
   AsyncSaver(Options options, const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local,
              const Mesh& mesh, World& world, std::unique_ptr<World> writers);
   /// Waits for the save in flight.
@@ -55,9 +55,9 @@ class AsyncSaver {
   const std::string& parent() const { return lineage_.parent; }
 
   /// Saves the current state; keeps `keep` checkpoints (0: Options::keep). Collective. Waits for the previous save,
-  /// copies, and returns while the copy is written; then the state may change. What is written must have `checksums`;
-  /// empty: any. A failure of the save is not thrown: it is the outcome if the ranks agreed on it, otherwise it ends
-  /// the job.
+  /// copies, and returns while the copy is written; then the state may change. The written bytes must have these
+  /// `checksums`; empty: any. A failed save throws nothing: if the ranks agree on the failure it is the outcome,
+  /// otherwise it ends the job.
   void Save(Metadata metadata, int64_t keep = 0, const StateChecksums& checksums = {});
   /// True while a save of this rank is in flight.
   bool Busy() const { return busy_; }
@@ -67,14 +67,14 @@ class AsyncSaver {
   void Wait();
 
  private:
-  /// A piece that this rank writes, and its offset in the staging buffer.
+  /// A shard that this rank writes, and its offset in the staging buffer.
   struct Staged {
     LocalTensor tensor;
     int64_t bytes, offset;
   };
   /// Pieces that are adjacent in memory and in the staging buffer.
   struct Run {
-    const LocalTensor* first;  ///< the first piece
+    const LocalTensor* first;  ///< the first shard
     int64_t bytes, offset;
   };
 
@@ -92,14 +92,14 @@ class AsyncSaver {
   std::unique_ptr<World> writers_;
   std::vector<Staged> pieces_;
   std::vector<Run> runs_;
-  int64_t bytes_ = 0;  ///< of the staging buffer
+  int64_t bytes_ = 0;  ///< size of the staging buffer
   std::unique_ptr<Arena> staging_;
   bool asynchronous_ = false;
   Lineage lineage_;
   std::string refusal_;
 
   std::atomic<bool> busy_ = false;
-  double blocked_ms_ = 0;  ///< of the save in flight
+  double blocked_ms_ = 0;  ///< how long the save in flight has blocked training
   SaveOutcome in_flight_;  ///< owned by the writer thread while busy_
   bool unread_ = false;    ///< in_flight_ has not been taken by Ended
   std::vector<SaveOutcome> ended_;

@@ -19,7 +19,7 @@
 namespace espalier {
 
 /// A persistent tensor of the run. The rank at `coordinate` holds LocalBox(type, mesh, coordinate) of it if
-/// coordinate[pp] == stage, else nothing.
+/// coordinate[pp] == stage; other ranks hold nothing.
 struct StateTensor {
   std::string name;  ///< "parameters/model.norm.weight", "optimizer/exp_avg/model.norm.weight", ...
   Type type;         ///< fp32 (moments and weights of sampling also bf16); global shape, placements; never partial
@@ -51,15 +51,15 @@ struct LocalTensor {
 
 struct SaveResult {
   std::string dir;                    ///< the committed directory
-  std::string id;                     ///< of its MANIFEST
-  int64_t bytes = 0;                  ///< of all its files
+  std::string id;                     ///< the id in its MANIFEST
+  int64_t bytes = 0;                  ///< size of all its files
   double blocked_ms = 0;              ///< how long training of this rank was blocked
   double committed_ms = 0;            ///< from the call to the commit
   std::vector<std::string> warnings;  ///< failures after the commit: `latest` not renewed, old ones not removed
 };
 
 /// Call before any other thread starts. Stops HDF5 from locking files (this module owns its directories) and from
-/// touching partly written files at exit. The first save calls it if nobody has.
+/// touching partly written files at exit. The first save calls it unless it was called before.
 void InitializeStorage();
 
 /// Saves as `checkpoints_dir`/step-NNNNNNNN, and keeps the newest `keep` (>= 1) of this checkpoint and its ancestors.
@@ -136,7 +136,7 @@ struct VerifyReport {
 /// Reads every byte of a checkpoint against its checksums. Throws UserError (kData) if there is no usable MANIFEST.
 VerifyReport VerifyCheckpoint(const std::string& dir);
 
-/// What Describe shows besides step, samples, layout and sizes.
+/// Optional parts of a description; step, samples, layout and sizes are always printed.
 struct Details {
   bool tensors = false;  ///< files and tensors
   bool deck = false;

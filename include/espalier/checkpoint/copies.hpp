@@ -16,7 +16,8 @@ namespace espalier {
 
 /// Copies that should be equal and are not.
 struct Corruption {
-  std::vector<int> ranks;  ///< whose copies differ from the majority; all that differ if there is none. Ascending
+  std::vector<int> ranks;  ///< ranks whose copies differ from the majority; all that differ if there is no majority;
+                           ///< ascending
   std::string text;        ///< names these ranks, their hosts, the tensors and the boxes
 
   auto Fields() { return std::tie(ranks, text); }
@@ -30,7 +31,7 @@ using StateChecksums = std::map<std::string, uint32_t>;
 /// them after it (SumOthers).
 class Copies {
  public:
-  /// Collective arguments as of Save; `tensors` and the memory of `local` must outlive this.
+  /// Collective; arguments as for Save. `tensors` and the memory of `local` must outlive this.
   Copies(const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local, const Mesh& mesh,
          World& world);
 
@@ -38,10 +39,10 @@ class Copies {
   void SumWritten();
   /// Sums the boxes that this rank holds and another rank writes.
   void SumOthers();
-  /// After both: what differs; nothing if all copies are equal. The same on every rank. Collective.
+  /// Call after both: returns what differs, or nothing if all copies are equal. The same on every rank. Collective.
   std::optional<Corruption> Compare();
 
-  /// Of the boxes that this rank writes.
+  /// Checksums of the boxes that this rank writes.
   const StateChecksums& written() const { return written_; }
 
  private:
@@ -51,8 +52,8 @@ class Copies {
     int tensor;  ///< index into the tensors
     int64_t bytes;
     int first;     ///< the first of the ranks that hold it
-    bool shared;   ///< by several ranks
-    bool written;  ///< by this rank
+    bool shared;   ///< several ranks hold it
+    bool written;  ///< this rank writes it
     uint32_t crc = 0;
   };
 

@@ -1,5 +1,5 @@
-// MANIFEST: the table of contents of a checkpoint, as text. It lists every file and every piece of every tensor, with
-// offset and checksum. The loader trusts nothing else. The format: doc/checkpoint.md.
+// MANIFEST: the table of contents of a checkpoint, as text. It lists every file and every stored box of every tensor,
+// with offset and checksum. The loader trusts nothing else. The format: doc/checkpoint.md.
 #pragma once
 
 #include <cstdint>
@@ -44,18 +44,18 @@ struct Lineage {
   bool operator==(const Lineage&) const = default;
 };
 
-/// What a checkpoint records of the run besides its tensors.
+/// The metadata of the run that a checkpoint records besides its tensors.
 struct Metadata {
   int64_t step = 0;                     ///< steps done
   int64_t samples = 0;                  ///< samples consumed: where the data continue, in any layout
-  std::string version;                  ///< of the program that wrote it
-  std::string git_hash;                 ///< of the program that wrote it
-  std::vector<double> losses;           ///< of the last steps, oldest first; for people and checks
+  std::string version;                  ///< version of the program that wrote it
+  std::string git_hash;                 ///< commit of the program that wrote it
+  std::vector<double> losses;           ///< losses of the last steps, oldest first; for people and checks
   std::string deck;                     ///< effective deck, TOML; stored next to the MANIFEST as deck.toml
   std::optional<Proof> proof = {};      ///< none in checkpoints of version 0.1
   std::optional<DataSeen> data = {};    ///< none in checkpoints before 0.3.1
   std::optional<Lineage> lineage = {};  ///< none in format 1, which versions before 0.3.1 wrote
-  std::vector<StepSeen> window = {};    ///< that the guard compares the next step with, oldest first; only format 3
+  std::vector<StepSeen> window = {};  ///< steps with which the guard compares the next one, oldest first; only format 3
   std::shared_ptr<const Tokenizer> tokenizer = {};  ///< stored as files; null: none. Only ReadTokenizer reads it
 };
 
@@ -66,25 +66,24 @@ struct ManifestFile {
   uint32_t crc = 0;  ///< CRC-32C of the whole file
 };
 
-/// A piece of a tensor: a box, stored dense, row-major and little-endian at one offset of a shard.
+/// A stored box of a tensor: dense, row-major and little-endian at one offset of a shard file.
 struct ManifestPiece {
   int file = 0;        ///< index into Manifest::files
   Box box;             ///< global indices; never empty
   int64_t offset = 0;  ///< bytes from the start of the file
-  uint32_t crc = 0;    ///< CRC-32C of the piece's bytes
+  uint32_t crc = 0;    ///< CRC-32C of the box's bytes
 
   int64_t Elements() const { return Volume(ExtentsOf(box)); }
 };
 
-/// A whole tensor: its pieces tile it exactly, as a grid. Elements are fp32, those of the optimizer's moments fp32 or
-/// bf16.
+/// A whole tensor: its stored boxes tile it exactly, as a grid. Elements are fp32; the optimizer's moments may be bf16.
 struct ManifestTensor {
   std::string name;  ///< "parameters/<name>", "optimizer/exp_avg/<name>", "optimizer/exp_avg_sq/<name>"
   Shape shape;       ///< global; 1 to 8 dims
   std::vector<ManifestPiece> pieces;
   Dtype dtype = Dtype::kF32;
 
-  /// Bytes of one of its pieces.
+  /// Bytes of one of its stored boxes.
   int64_t BytesOf(const ManifestPiece& piece) const { return piece.Elements() * SizeOf(dtype); }
 };
 
@@ -98,9 +97,10 @@ struct Manifest {
 
   const ManifestTensor* Find(std::string_view tensor) const;  ///< nullptr if there is none
   const ManifestFile* FindFile(std::string_view file) const;  ///< nullptr if there is none
-  int64_t Bytes() const;                                      ///< of all files, without the MANIFEST
+  int64_t Bytes() const;                                      ///< size of all files without the MANIFEST
   int64_t Parameters() const;                                 ///< elements of "parameters/..."
-  int Format() const;  ///< the oldest format that can say all of it, so that older programs read what they understand
+  int Format() const;  ///< the oldest format that can hold all of it, so that older programs read the files that they
+                       ///< understand
 };
 
 /// The text; its last line has the CRC-32C of all lines before. ParseManifest(Print(m)) prints the same text.
@@ -113,7 +113,7 @@ struct ManifestHead {
   std::optional<Lineage> lineage;
 };
 
-/// Parses only the first lines, from at least kMaxHeadBytes of the text or all of it, without its checksum. Throws like
+/// Parses the header only and checks no checksum. `text` is at least kMaxHeadBytes long or the whole file. Throws like
 /// ParseManifest.
 ManifestHead ParseManifestHead(std::string_view text, std::string_view where);
 inline constexpr int64_t kMaxHeadBytes = 256;
@@ -128,15 +128,15 @@ bool IsCheckpointFile(std::string_view name);
 /// True for the names under which a checkpoint keeps its tokenizer.
 bool IsTokenizerFile(std::string_view name);
 
-/// Parses a MANIFEST strictly: checksum first; every number has bounds, every name a pattern; pieces tile their tensors
-/// and do not overlap in their files. Throws UserError (kData): "WHERE:LINE: what".
+/// Parses a MANIFEST strictly: checksum first; every number has bounds, every name a pattern; stored boxes tile their
+/// tensors and do not overlap in their files. Throws UserError (kData): "WHERE:LINE: what".
 Manifest ParseManifest(std::string_view text, std::string_view where);
 
 /// "[0:128,64:96]".
 std::string ToString(const Box& box);
 
-/// Why `pieces` do not tile a tensor of `shape` exactly; empty if they do. They must form a grid: each dim is split at
-/// the same indices everywhere.
+/// Why the boxes `pieces` do not tile a tensor of `shape` exactly; empty if they do. They must form a grid: each dim is
+/// split at the same indices everywhere.
 std::string TilingError(const Shape& shape, const std::vector<Box>& pieces);
 
 }  // namespace espalier

@@ -10,7 +10,7 @@ namespace espalier {
 class RunLock {
  public:
   RunLock() = default;
-  /// Creates the directory if it is missing. Throws UserError (kFault) naming the holder of the lock. If the file
+  /// Creates the directory if it is missing. Throws UserError (kFault) that names the holder of the lock. If the file
   /// system does not support locks it warns and continues without.
   explicit RunLock(const std::string& dir);
   ~RunLock();
@@ -21,8 +21,8 @@ class RunLock {
   /// A file that was only removed is created again.
   std::string WhyLost();
 
-  /// The text of the previous holder if it did not exit in an orderly way ("host a, process 12, since ..."); else
-  /// empty.
+  /// Host, process and start of the previous holder if it did not exit in an orderly way ("host a, process 12, since
+  /// ..."); otherwise empty.
   const std::string& left_by() const { return left_by_; }
 
  private:

@@ -1,5 +1,5 @@
-// The intersection of two boxes as runs of elements that are contiguous in both, to copy part of a piece that is read
-// in chunks.
+// The intersection of two boxes as runs of elements that are contiguous in both. It copies part of a stored box that is
+// read in chunks.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class Runs {
   int64_t To() const { return to_at_; }
 
  private:
-  Shape from_strides_, to_strides_;  ///< elements, of the outer dims
-  Shape extents_;                    ///< of the outer dims of the intersection
+  Shape from_strides_, to_strides_;  ///< strides in elements, for the outer dims
+  Shape extents_;                    ///< outer dims of the intersection
   Shape index_;
   int64_t count_ = 0, from_at_ = 0, to_at_ = 0;
   bool done_ = false;

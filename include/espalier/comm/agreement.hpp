@@ -12,12 +12,12 @@
 
 namespace espalier {
 
-/// Which exceptions count as failures that ranks agree on, and what the AgreedError says. Any other exception leaves at
-/// once and ends the job (World::Fail).
+/// Which exceptions count as failures that ranks agree on, and the message of the AgreedError. Any other exception
+/// passes through and ends the job (World::Fail).
 struct FailureRules {
-  /// Empty: failures are UserErrors, with their status, and errors of the file system (kFault). The highest status
-  /// wins; the messages are those of the first rank that failed with it. Set: every exception is a failure and has this
-  /// status. The messages are those of all ranks, each once, shortened to kMaxMessages.
+  /// Empty: UserErrors, with their status, and errors of the file system (kFault) are failures. The highest status
+  /// wins; the first rank that failed with it supplies the messages. Set: every exception is a failure with this
+  /// status. The messages of all ranks are listed, each once, shortened to kMaxMessages.
   std::optional<ExitStatus> status = {};
 };
 
@@ -30,12 +30,13 @@ void OnAllRanks(World& world, const std::function<void()>& work, const FailureRu
 /// Rank 0 does `work`; all ranks return its result, or throw if it failed.
 std::string OnRankZero(World& world, const std::function<std::string()>& work, const FailureRules& rules = {});
 
-/// Every rank does `work`, and nobody throws yet: rank 0 gets how it went on each rank, the others nothing.
+/// Every rank does `work`, and none throws yet: rank 0 gets the outcome of each rank, the others nothing.
 std::vector<std::string> GatherAttempts(World& world, const std::function<std::string()>& work, ExitStatus status);
 /// The results of the attempts, by rank; throws AgreedError with the messages of all ranks that failed.
 std::vector<std::string> ResultsOf(const std::vector<std::string>& attempts, ExitStatus status);
 
-/// An AgreedError has at most this many messages under AnyFailureIs, and then how many more there are.
+/// Under AnyFailureIs, the largest number of messages that an AgreedError lists; then it gives the number of further
+/// ones.
 inline constexpr size_t kMaxMessages = 20;
 std::vector<std::string> Shorten(std::vector<std::string> messages);
 

@@ -1,6 +1,6 @@
-// The interface of transports that are driven by a thread of the host (MPI). A rank hands over all communication
-// instructions of a step at once. They run in order on each lane, each after its waits, and raise the count of their
-// lane when they are finished. Transports on streams (NCCL): stream_communication.hpp.
+// The interface of transports that a host thread drives (MPI). A rank hands over all communication instructions of a
+// step at once. They run in order on each lane, each after its waits, and raise the count of their lane when they are
+// finished. Transports on streams (NCCL): stream_communication.hpp.
 #pragma once
 
 #include <chrono>
@@ -45,8 +45,8 @@ struct Arrival {
   std::chrono::nanoseconds takes{0};
 };
 
-/// How an instruction runs on a device that only waits: its members meet, and its lane is held for a time. Both are
-/// called by the communication thread. An exception fails the step.
+/// How an instruction runs on a device that only waits: the instruction synchronizes its members, then holds its lane
+/// for a time. The communication thread calls both functions. An exception fails the step.
 struct Meeting {
   /// The instruction begins: this member arrives.
   std::function<Arrival()> arrive;
@@ -61,17 +61,17 @@ struct CommInstruction {
   std::vector<Tensor> inputs;
   std::vector<Tensor> outputs;
   std::byte* workspace = nullptr;
-  std::string label;  ///< names it in messages: "instruction 12 (all_reduce, role S, layer 3)"
+  std::string label;  ///< its name in messages: "instruction 12 (all_reduce, role S, layer 3)"
   int index = -1;     ///< in the program
   /// Called by the communication thread, if set: `before` when the instruction begins, before its inputs are read;
   /// `after` when its outputs are written, before its lane is raised. An exception fails the step.
   std::function<void()> before = {}, after = {};
   /// If set, no data are exchanged, and no memory of the tensors is touched: every member sends every other one a
-  /// message with its arrival and at most kMeetingBytes in place of what it would send.
+  /// message with its arrival and at most kMeetingBytes in place of the data.
   std::optional<Meeting> meeting = {};
 };
 
-/// The most bytes that a message of a meeting has besides the arrival.
+/// The largest number of bytes that a message of a meeting has besides the arrival.
 inline constexpr int64_t kMeetingBytes = 1024;
 
 /// The communication instructions of a program, ready to run in any number of steps.

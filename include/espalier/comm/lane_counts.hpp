@@ -21,7 +21,7 @@ class LaneCounts {
   /// Writes the counts to `progress` too, which must outlive this object, for readers elsewhere.
   void Mirror(Progress& progress) { progress_ = &progress; }
 
-  /// The mirror, or an own one.
+  /// The mirror, or this object's own counts.
   Progress& progress() const { return *progress_; }
 
   /// Starts a step. Nobody may be waiting.

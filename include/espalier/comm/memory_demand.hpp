@@ -1,5 +1,5 @@
 // Checks memory before it is allocated: otherwise the kernel kills the process without a message when it touches more
-// than there is.
+// than the machine has.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct MemoryDemand {
 
 /// Ranks that together need more than one limit allows.
 struct MemoryShortage {
-  int rank = 0;           ///< the first of those that need most
-  int64_t bytes = 0;      ///< that it needs
+  int rank = 0;           ///< the first of the ranks that need most
+  int64_t bytes = 0;      ///< bytes that it needs
   int ranks = 0;          ///< ranks that share the limit
   int64_t together = 0;   ///< bytes that these ranks need
   int64_t available = 0;  ///< bytes under the limit
@@ -33,7 +33,7 @@ struct MemoryShortage {
 
   auto Fields() { return std::tie(rank, bytes, ranks, together, available, host, limit); }
 
-  /// Empty if there is no shortage, else "rank 2 on HOST needs 3.1 GB for PURPOSE; ...".
+  /// Empty if memory suffices, otherwise "rank 2 on HOST needs 3.1 GB for PURPOSE; ...".
   std::string Text(const std::string& purpose) const;
 };
 

@@ -1,6 +1,6 @@
 // Communication over MPI. One thread per rank makes the MPI calls of a step: the next instruction of every lane starts
-// when its waits are met, posts its messages, and is polled until they have arrived. The thread starts with the first
-// program that communicates.
+// when its waits are met; the thread posts its messages and polls until they have arrived. The thread starts with the
+// first program that communicates.
 #pragma once
 
 #include <functional>

@@ -14,7 +14,7 @@ namespace espalier {
 struct Progress {
   std::atomic<int32_t> runs{0};  ///< steps started
   ByLane<std::atomic<int32_t>> done{};
-  std::atomic<int32_t> alive{0};  ///< changes while a device computes what `done` counts as issued
+  std::atomic<int32_t> alive{0};  ///< changes while a device works on instructions that `done` counts as issued
 };
 static_assert(std::atomic<int32_t>::is_always_lock_free && sizeof(Progress) == 4 * (2 + kLaneCount));
 

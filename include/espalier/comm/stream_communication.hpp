@@ -19,7 +19,7 @@ class StreamCommunication {
   virtual std::unique_ptr<PreparedComm> Prepare(const Program& program, const Coordinate& coordinate,
                                                 std::vector<CommInstruction> instructions) = 0;
 
-  /// Issues the k-th prepared instruction on `stream` (a cudaStream_t, that of its lane) and returns at once. Throws
+  /// Issues the k-th prepared instruction on `stream` (the cudaStream_t of its lane) and returns at once. Throws
   /// std::runtime_error with the label of the instruction.
   virtual void Issue(PreparedComm& prepared, size_t k, void* stream) = 0;
 
@@ -34,8 +34,8 @@ struct NcclOptions {
   /// Every group is this rank alone, which sends every message to itself, so that all calls run on one device; the
   /// values are then wrong.
   bool alone = false;
-  /// The most thread blocks that the messages of a lane have on a GPU at once, and so multiprocessors that its compute
-  /// kernels do without. The copy lane has none.
+  /// The largest number of thread blocks that the messages of a lane occupy on a GPU, which is the number of
+  /// multiprocessors that compute kernels lose. The copy lane occupies none.
   ByLane<int> ctas = {0, 16, 8, 8, 4, 4, 0};
 };
 

@@ -14,8 +14,8 @@
 
 namespace espalier {
 
-/// A function of one variable, by straight lines between points (x ascending). Constant before the first point and
-/// after the last.
+/// A piecewise linear function of one variable (points with x ascending). Constant before the first point and after the
+/// last.
 using Curve = std::vector<std::pair<double, double>>;
 double At(const Curve& curve, double x);
 
@@ -27,9 +27,9 @@ enum class AttentionKernels : uint8_t { kFused, kPlain };
 ///   base_us + (n - 1) hop_us + W / (bytes_per_us share(W)),
 /// and an all_reduce has twice the hops. src/costs/formulas/collective.cpp has groups over several nodes.
 struct LinkModel {
-  double bytes_per_us = 0;       ///< of one rank, one way, sustained by collectives of many bytes
-  double pair_bytes_per_us = 0;  ///< of one rank in a message to one peer
-  double base_us = 0;            ///< of a collective, once
+  double bytes_per_us = 0;       ///< rate of one rank, one way, sustained by collectives of many bytes
+  double pair_bytes_per_us = 0;  ///< rate of one rank in a message to one peer
+  double base_us = 0;            ///< fixed time of a collective
   double hop_us = 0;             ///< per step of a ring
   double message_us = 0;         ///< start of a message to one peer
   /// Share of the rate that is reached, by the bytes that a rank sends. Empty: all of it.
@@ -42,12 +42,12 @@ struct LinkModel {
 
 /// An output tile of a matmul: one unit of the device computes one at a time.
 struct MatmulTile {
-  int64_t rows = 1, columns = 1;  ///< either way round
-  double share = 1;               ///< of the sustained rate that a full wave of such tiles reaches
+  int64_t rows = 1, columns = 1;  ///< in either orientation
+  double share = 1;               ///< share of the sustained rate that a full wave of such tiles reaches
   auto operator<=>(const MatmulTile&) const = default;
 };
 
-/// Rates of fused attention in TFLOP/s, forward, by the number of keys. Causal ones count the visible half alone.
+/// Rates of fused attention in TFLOP/s, forward, by the number of keys. Causal rates count the visible half only.
 struct AttentionRates {
   int64_t head_dim = 0;
   Curve causal, full;
@@ -55,7 +55,7 @@ struct AttentionRates {
 };
 
 struct Cluster {
-  std::string path;  ///< of the file
+  std::string path;  ///< path of the file
   std::string name;
   DeviceKind device = DeviceKind::kCuda;  ///< the programs are compiled for it
   int ranks_per_node = 1;
@@ -63,17 +63,17 @@ struct Cluster {
   struct Device {
     std::string name;
     int64_t memory_bytes = 0;
-    int64_t reserved_bytes = 0;               ///< of that: context and libraries
+    int64_t reserved_bytes = 0;               ///< part of memory_bytes that context and libraries take
     double bf16_tflops = 0, fp32_tflops = 0;  ///< peak of matmuls
-    double fp8_tflops = 0;                    ///< the same; 0: that of bf16
+    double fp8_tflops = 0;                    ///< fp8 rate; 0: equal to the bf16 rate
     double memory_bytes_per_us = 0;           ///< peak
 
     // Matmuls (src/costs/formulas/matmul.cpp).
-    double matmul_share = 1;        ///< of the peak: the most that a matmul of any size sustains
-    int units = 1;                  ///< that compute tiles side by side: multiprocessors of a GPU
+    double matmul_share = 1;        ///< largest share of the peak that a matmul of any size sustains
+    int units = 1;                  ///< units that compute tiles in parallel: multiprocessors of a GPU
     std::vector<MatmulTile> tiles;  ///< the best one is used; empty: any shape fills the device
     double matmul_depth = 0;        ///< a tile that contracts k elements reaches k / (k + matmul_depth) of its rate
-    double misaligned_share = 1;    ///< of the rate if rows of an operand are no multiple of 16 bytes
+    double misaligned_share = 1;    ///< share of the rate if rows of an operand are no multiple of 16 bytes
 
     // Attention (src/costs/formulas/attention.cpp).
     std::vector<AttentionRates> attention;  ///< by head_dim, ascending; empty: as a matmul
@@ -82,34 +82,34 @@ struct Cluster {
 
     // Every kernel.
     Curve memory_share;  ///< share of memory_bytes_per_us that is reached, by bytes read and written; empty: all of it
-    double kernel_us = 0;  ///< from the end of one kernel to the full rate of the next
-    double launch_us = 0;  ///< of the host per kernel: a kernel that is shorter takes this long
+    double kernel_us = 0;  ///< time from the end of one kernel to the full rate of the next
+    double launch_us = 0;  ///< host time per kernel; a shorter kernel takes this long
 
     double host_bytes_per_us =
-        0;  ///< copies into the host's memory, of one rank while all of its node copy; 0: unknown
+        0;  ///< copies into the host's memory: rate of one rank while all ranks of its node copy; 0: unknown
   } compute;
   LinkModel node, network;
 
   /// Storage that checkpoints are written to.
   struct Storage {
-    double node_bytes_per_us = 0;   ///< of one node, all its ranks together; 0: unknown
-    double total_bytes_per_us = 0;  ///< of all nodes together; 0: no limit besides
+    double node_bytes_per_us = 0;   ///< rate of one node, all its ranks together; 0: unknown
+    double total_bytes_per_us = 0;  ///< rate of all nodes together; 0: no other limit
   } storage;
 
-  std::string stack;      ///< whose kernels are described: "espalier", "megatron-2021"
+  std::string stack;      ///< the stack whose kernels are described: "espalier", "megatron-2021"
   double efficiency = 1;  ///< one scalar for a software stack: kernels take 1 / efficiency of their formula's time
   AttentionKernels attention = AttentionKernels::kFused;
-  /// Plain attention drops probabilities out: one more kernel over the scores, forward and backward.
+  /// Plain attention applies dropout to probabilities: one more kernel over the scores, forward and backward.
   bool attention_dropout = false;
-  /// A layer that is recomputed as a whole runs its last kernels again, too, whose results nothing reads. (Reentrant
+  /// A layer that is recomputed as a whole also recomputes its last kernels, whose results nothing reads. (Reentrant
   /// checkpoints of PyTorch and Megatron-LM do; our programs do not.)
   bool recompute_unread = false;
   /// Projections of one input are one matmul: q, k and v; gate and up (src/costs/merged_matmuls.hpp).
   bool merged_matmuls = false;
-  /// Bytes per element in which gradients are reduced; 0: as the program says (4).
+  /// Bytes per element in which gradients are reduced; 0: as in the program (4).
   int gradient_bytes = 0;
-  /// A message whose content every rank of the sender's tp group holds is sent in parts, one by each, and gathered over
-  /// the links of a node (Narayanan et al. 2021, section 4.1).
+  /// A message that every rank of the sender's tp group holds is sent in parts, one by each rank, and gathered over the
+  /// links of a node (Narayanan et al. 2021, section 4.1).
   bool split_messages = false;
   /// Stages compute nothing while they send (Megatron-LM before 2023): a send delays the sender's next kernel, too.
   bool blocking_messages = false;

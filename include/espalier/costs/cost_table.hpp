@@ -13,18 +13,19 @@
 
 namespace espalier {
 
-/// Where ranks of a group are. Two groups of equal place have equal costs.
+/// The ranks of a group on their nodes. Two groups of equal place have equal costs.
 struct GroupPlace {
   int ranks = 1;
   int nodes = 1;
-  int ranks_per_node = 1;  ///< the most ranks of the group on one node
+  int ranks_per_node = 1;  ///< largest number of the group's ranks on one node
   auto operator<=>(const GroupPlace&) const = default;
 };
 
 /// A kernel with its local shapes: kernels of equal keys take equal time.
 struct KernelKey {
   OpKind kind = OpKind::kNone;
-  std::string variant;  ///< element type and what else selects the kernel: "bf16 bsk,nk->bsn", "f32 causal head_dim 64"
+  std::string variant;  ///< element type and everything else that selects the kernel: "bf16 bsk,nk->bsn", "f32 causal
+                        ///< head_dim 64"
   std::vector<int64_t> sizes;  ///< the numbers that scale its work: m, n, k of a matmul
   auto operator<=>(const KernelKey&) const = default;
 };
@@ -42,10 +43,10 @@ struct CollectiveKey {
   auto operator<=>(const CollectiveKey&) const = default;
 };
 
-/// A transfer of a program as tables know it. A recv has the key of its send.
+/// The key of a program's transfer in tables. A recv has the key of its send.
 struct TransferKey {
   CollectiveKey key;
-  int64_t bytes = 0;  ///< that one member sends
+  int64_t bytes = 0;  ///< bytes that one member sends
 };
 /// CHECKs that the instruction communicates. `ranks_per_node`: ranks fill nodes in order.
 TransferKey KeyOfTransfer(const Program& program, const Instruction& instruction, const Coordinate& coordinate,
@@ -56,7 +57,7 @@ struct CostTable {
   /// By bytes that one member sends, ascending.
   std::map<CollectiveKey, std::map<int64_t, Measured>> collectives;
 
-  /// Adds rows; where both have one, the new time counts by its samples.
+  /// Adds rows; if both have one, the times are averaged, weighted by samples.
   void Merge(const CostTable& newer);
 };
 

@@ -1,5 +1,5 @@
-// What an instruction costs on a cluster: measured where its table has the kernel or the collective, interpolated
-// between measured neighbours, else by formula (src/costs/formulas). Pure and deterministic.
+// Costs of instructions on a cluster. A measured kernel or collective costs its time in the table; others are
+// interpolated between measured neighbours, or follow a formula (src/costs/formulas). Pure and deterministic.
 #pragma once
 
 #include <string_view>
@@ -22,8 +22,8 @@ struct Cost {
   CostSource source = CostSource::kFormula;
 };
 
-/// The port of a rank that a transfer occupies. Transfers at the same port at the same time share its bandwidth, each
-/// direction by itself: a send goes out, a recv comes in, a collective does both.
+/// The port of a rank that a transfer occupies. Transfers at the same port at the same time share its bandwidth,
+/// separately in each direction: a send goes out, a recv comes in, a collective does both.
 enum class Port : uint8_t { kNone, kNode, kNetwork };
 
 class Costs {
@@ -33,8 +33,8 @@ class Costs {
 
   /// A kernel alone on its device, launch gap included.
   Cost Kernel(const LocalOp& op, bool accumulate) const;
-  /// A collective or ring_shift of a group in which every member sends `wire_bytes` (WireBytes), when all have arrived
-  /// and nothing else uses their ports.
+  /// Cost of a collective or ring_shift in which every member sends `wire_bytes` (WireBytes), from the arrival of the
+  /// last member on, if nothing else uses their ports.
   Cost Collective(OpKind kind, int64_t wire_bytes, const GroupPlace& place) const;
   /// A message to one peer, under the same conditions.
   Cost Message(int64_t bytes, bool same_node) const;
@@ -52,7 +52,7 @@ struct InstructionCost {
   CostSource source = CostSource::kFormula;
   Port port = Port::kNone;
 };
-/// Of every instruction of the rank at `coordinate`, by index. A recv costs what its send costs.
+/// Costs of every instruction of the rank at `coordinate`, by index. A recv costs as much as its send.
 std::vector<InstructionCost> CostInstructions(const Costs& costs, const Program& program, const Coordinate& coordinate);
 
 }  // namespace espalier

@@ -20,14 +20,14 @@ namespace espalier {
 struct BatchLayout {
   int64_t microbatches = 1;
   int64_t microbatch_rows = 1;     ///< sequences per microbatch, over all data-parallel ranks
-  Range rows;                      ///< of each microbatch, held here; may be empty
-  std::vector<int64_t> positions;  ///< of each sequence, held here, in memory order
-  bool isolate_documents = false;  ///< no token of one document is the target of another one's
-  /// Positions whose documents attention asks for here, if they are others than `positions`: those of whole sequences.
+  Range rows;                      ///< rows of each microbatch that this rank holds; may be empty
+  std::vector<int64_t> positions;  ///< positions of each sequence that this rank holds, in memory order
+  bool isolate_documents = false;  ///< no token is a target across a boundary of documents
+  /// Positions whose documents attention needs here if they differ from `positions`: all positions of the sequences.
   std::vector<int64_t> document_positions = {};
-  /// Positions of the residual stream here, if dropout asks for them.
+  /// Positions of the residual stream here, if dropout needs them.
   std::vector<int64_t> stream_positions = {};
-  /// Attention drops probabilities, and asks for the same positions as for documents.
+  /// Attention drops probabilities, and needs the same positions as for documents.
   bool query_numbers = false;
 
   const std::vector<int64_t>& DocumentPositions() const {
@@ -37,18 +37,18 @@ struct BatchLayout {
   int64_t Global() const { return microbatches * microbatch_rows; }
 };
 
-/// Positions 0 .. seq_len - 1: those of every rank if the sequence is not sharded.
+/// Positions 0 .. seq_len - 1, which every rank has if the sequence is not sharded.
 std::vector<int64_t> AllPositions(int64_t seq_len);
 
-/// i32[rows, positions], row-major, but for document_starts.
+/// i32[rows, positions], row-major, except document_starts.
 struct Microbatch {
   std::vector<int32_t> ids;
-  std::vector<int32_t> targets;  ///< of position p: token p + 1; -1 if it is not counted
+  std::vector<int32_t> targets;  ///< target of position p: token p + 1; -1 if it does not count
   /// i32[rows, DocumentPositions()]: the first position of the document in the sample.
   std::vector<int32_t> document_starts;
-  std::vector<int32_t> positions;  ///< of position p: its distance from the first position of its document
-  /// Numbers of tokens in the batch of the step, seq_len for each sequence, if the layout asks for them:
-  /// i32[rows, stream_positions] and i32[rows, DocumentPositions()].
+  std::vector<int32_t> positions;  ///< distance of position p from the first position of its document
+  /// Numbers of tokens in the batch of the step, seq_len for each sequence, if the layout needs them: i32[rows,
+  /// stream_positions] and i32[rows, DocumentPositions()].
   std::vector<int32_t> stream_numbers, query_numbers;
 };
 
@@ -73,8 +73,8 @@ Batch ValidationBatch(TokenSource& source, const BatchLayout& layout, int64_t in
 /// Reads batches on its own thread, one ahead.
 class BatchLoader {
  public:
-  /// Starts to read batch `first_step` (from 0). Steps have as many sequences as `ramp` says, whatever
-  /// `layout.microbatches` is. `source` must not be used elsewhere meanwhile.
+  /// Starts to read batch `first_step` (from 0). `ramp` gives the number of sequences of each step;
+  /// `layout.microbatches` does not. Nothing else may use `source` meanwhile.
   BatchLoader(std::shared_ptr<TokenSource> source, SampleOrder order, BatchLayout layout, const BatchRamp& ramp,
               int64_t first_step);
   /// Waits for the read in progress.
@@ -102,7 +102,7 @@ class BatchLoader {
   Batch loading_;  ///< owned by the thread until ready_
   Batch current_;  ///< owned by the caller
   double wait_ms_ = 0;
-  double awaited_ms_ = 0;  ///< so far, for the next batch
+  double awaited_ms_ = 0;  ///< waited so far for the next batch
 
   std::mutex mutex_;
   std::condition_variable changed_;

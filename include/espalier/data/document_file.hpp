@@ -1,4 +1,4 @@
-// A data file document by document, for what must not see samples.
+// A data file document by document, for uses that need no samples.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,25 @@ namespace espalier {
 
 struct Document {
   std::vector<int32_t> tokens;
-  std::vector<uint8_t> uncounted;  ///< of each token: 1 if it is no target that counts; empty if all are
+  std::vector<uint8_t> uncounted;  ///< 1 for each token that is not a counted target; empty: all count
 };
 
-/// Reads the documents of a file in order, as training would see them: with what ends a document. A file whose format
-/// does not say where documents end is one document, unless DataSettings::end_token does.
+/// Reads the documents of a file in order, as in training: with the token that ends a document. A file whose format
+/// does not mark the ends of documents is one document, unless DataSettings::end_token marks them.
 class DocumentFile {
  public:
-  /// Throws UserError (kData) if the file cannot be read, is damaged, or has no tokens. What must be counted for it is
-  /// kept in settings.index_dir.
+  /// Throws UserError (kData) if the file cannot be read, is damaged, or has no tokens. The index of documents that it
+  /// computes is kept in settings.index_dir.
   DocumentFile(const std::string& path, const DataSettings& settings);
   ~DocumentFile();
   DocumentFile(DocumentFile&&) noexcept;
 
   const std::string& path() const;
   int64_t tokens() const;
-  /// Its tokens are made of a text, by bytes or by the tokenizer.
+  /// Its tokens come from text, by bytes or by the tokenizer.
   bool IsText() const;
 
-  /// The next document; false after the last one. Throws UserError (kData) with the place of what cannot be read.
+  /// The next document; false after the last one. Throws UserError (kData) with the place of an unreadable document.
   bool Next(Document& out);
 
  private:

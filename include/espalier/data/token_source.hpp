@@ -29,8 +29,8 @@ struct DataFile {
 struct Sample {
   std::vector<int32_t> tokens;     ///< seq_len + 1
   std::vector<int64_t> documents;  ///< tokens at which a document begins, rising; 0 is the first, also if the document
-                                   ///< goes on from the sample before
-  std::vector<uint8_t> uncounted;  ///< of each token: 1 if it is no target that counts; empty if all are
+                                   ///< continues from the previous sample
+  std::vector<uint8_t> uncounted;  ///< 1 for each token that is not a counted target; empty: all count
 };
 
 /// The order in which a run reads its samples.
@@ -40,11 +40,11 @@ struct SampleOrder {
   int64_t first = 0;  ///< position of step 0's first sample; not 0 if samples were skipped
 };
 
-/// A source of a blend, as the start line says it.
+/// A source of a blend, as printed at the start of a run.
 struct BlendPart {
   std::string name;     ///< the entry of paths
-  double share = 0;     ///< of the samples
-  int64_t samples = 0;  ///< of an epoch of this source
+  double share = 0;     ///< share of the samples
+  int64_t samples = 0;  ///< samples in an epoch of this source
 };
 
 /// How conversations fill the samples of a source. All zero if there are none.
@@ -52,7 +52,7 @@ struct Packing {
   int64_t documents = 0;
   int64_t cut = 0;             ///< documents that are longer than a sample
   int64_t without_target = 0;  ///< documents
-  int64_t tokens = 0;          ///< of the documents, before they are cut
+  int64_t tokens = 0;          ///< tokens of the documents before they are cut
   int64_t targets = 0;         ///< among them
   int64_t room = 0;            ///< tokens of all samples
   int64_t padding = 0;         ///< among them
@@ -65,7 +65,7 @@ struct Packing {
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
-  /// (tokens - 1) / seq_len but for conversations; at least 1.
+  /// (tokens - 1) / seq_len, except for conversations; at least 1.
   virtual int64_t samples() const = 0;
   virtual int64_t tokens() const = 0;
   virtual int64_t seq_len() const = 0;
@@ -74,40 +74,40 @@ class TokenSource {
   /// Reads 0 <= sample < samples(). Throws UserError (kData) with file and place if a file can no longer be read, or a
   /// token id is out of range. One thread at a time.
   virtual void Read(int64_t sample, Sample& out) = 0;
-  /// Reads the sample at `position` >= 0 of a run: the same for every layout, and whatever was read before.
+  /// Reads the sample at `position` >= 0 of a run: the same for every layout and independent of earlier reads.
   virtual void ReadAt(int64_t position, const SampleOrder& order, Sample& out);
   /// Empty unless this is a blend.
   virtual std::vector<BlendPart> parts() const { return {}; }
   virtual Packing packing() const { return {}; }
-  /// Tells data apart, without paths: number of tokens, sizes and sampled bytes of the files in order; shares of a
-  /// blend.
+  /// Identifies the data independently of paths: number of tokens, sizes and sampled bytes of the files in order;
+  /// shares of a blend.
   virtual uint64_t Fingerprint() const;
 };
 
 /// Called before every directory and file that is read when data are opened; throws to stop.
 using BeforeFile = std::function<void()>;
 
-/// What data are, in the words of a deck.
+/// Settings of the data, named as in a deck.
 struct DataSettings {
   DataFormat format = DataFormat::kText;
   std::vector<std::string> paths;  ///< files or globs
   int64_t seq_len = 0;
   int64_t vocab = 0;
-  int64_t end_token = -1;            ///< the last token of a document, besides what the format says; -1: none
-  std::vector<double> weights = {};  ///< one per entry of paths: a blend of as many sources; empty: one source
+  int64_t end_token = -1;            ///< the last token of a document, besides the end token of the format; -1: none
+  std::vector<double> weights = {};  ///< one per entry of paths: a blend of these sources; empty: one source
   std::string hdf5_dataset = "tokens";
-  std::string text_field = "text";                       ///< of each line of jsonl
-  std::string index_dir = {};                            ///< for what is counted once; empty: beside each file
-  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of text and jsonl; null: a byte is a token
-  bool isolate_documents = false;  ///< refuses files that do not say where documents end, unless end_token does
-  std::shared_ptr<const ChatTemplate> chat_template = nullptr;  ///< of chat
+  std::string text_field = "text";  ///< field of each line of jsonl that holds the text
+  std::string index_dir = {};       ///< folder of indices that are computed once; empty: the folder of each file
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< for text and jsonl; null: a byte is a token
+  bool isolate_documents = false;  ///< refuses files that do not mark the ends of documents, unless end_token does
+  std::shared_ptr<const ChatTemplate> chat_template = nullptr;  ///< template of conversations
   TrainOn train_on = TrainOn::kAssistant;                       ///< targets of chat
 };
 
-/// Counts the tokens of those files whose format does not say how many they have (jsonl; text with a tokenizer) and
-/// keeps them in index files, unless that was done before. Collective: each rank reads its share of the bytes, to the
-/// end of its last line, and rank 0 writes the indices, whose bytes are the same for any number of ranks. Calls
-/// `before_part` often. Returns how many indices were made. Throws AgreedError (kData) with file and line.
+/// Counts the tokens of files whose format does not state their number (jsonl; text with a tokenizer) and keeps the
+/// counts in index files, unless that was done before. Collective: each rank reads its share of the bytes, to the end
+/// of its last line, and rank 0 writes the indices, whose bytes are the same for any number of ranks. Calls
+/// `before_part` often. Returns the number of indices made. Throws AgreedError (kData) with file and line.
 int64_t MakeIndices(const DataSettings& settings, World& world, const BeforeFile& before_part = {});
 
 /// Whether MakeIndices would count anything. Throws UserError (kData) if a file cannot be read.
@@ -121,10 +121,10 @@ bool NeedIndices(const DataSettings& settings);
 std::unique_ptr<TokenSource> OpenTokenSource(const DataSettings& settings, const BeforeFile& before_file = {});
 
 /// The files that paths and globs name, sorted by byte, each once. A path without `*?[` is taken literally. In a glob
-/// `*` and `?` stay inside a name, `**` as a whole name is any number of directories, and names with a leading dot need
-/// a pattern with one. Like Python's glob.glob(p, recursive=True) without directories, except that `**` visits each
-/// directory once, however many links lead there. Throws UserError (kData) naming every path that is not a readable
-/// file and every glob that matches none.
+/// `*` and `?` stay inside a name, `**` as a whole name is any number of directories, and a name with a leading dot
+/// matches only a pattern with a leading dot. Like Python's glob.glob(p, recursive=True) without directories, except
+/// that `**` visits each directory once, however many links lead there. Throws UserError (kData) naming every path that
+/// is not a readable file and every glob that matches none.
 std::vector<std::string> ExpandPaths(const std::vector<std::string>& paths, const BeforeFile& before_file = {});
 
 /// Bytes of one token in a token file.

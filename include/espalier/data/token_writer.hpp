@@ -1,4 +1,4 @@
-// Writes token files piece by piece. doc/data.md describes the format.
+// Writes token files in parts. doc/data.md describes the format.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace espalier {
 /// The narrowest width that holds a vocabulary.
 TokenWidth WidthFor(int64_t vocab);
 
-/// A token file whose number of tokens is known before. Every function throws UserError with path and reason: kFault if
-/// the file cannot be written, kData for a vocabulary or an id that does not fit.
+/// A token file whose number of tokens is known in advance. Every function throws UserError with path and reason:
+/// kFault if the file cannot be written, kData for a vocabulary or an id that does not fit.
 class TokenWriter {
  public:
   TokenWriter(const std::string& path, int64_t tokens, int64_t vocab, TokenWidth width);

@@ -23,9 +23,9 @@ enum class QkNorm : uint8_t { kNone, kHead, kFull };
 enum class NormPlacement : uint8_t { kPre, kPost };
 enum class ReduceFrequency : uint8_t { kAuto, kStep, kMicrobatch };
 enum class ContextMode : uint8_t { kRing, kAllGather, kAllToAll };
-/// How matmuls round their operands: not beyond precision.compute, or to fp8.
+/// Precision to which matmuls round their operands: precision.compute, or fp8.
 enum class MatmulPrecision : uint8_t { kCompute, kFp8 };
-/// What has a scale of its own in fp8: each operand of a matmul on each rank, or each row of it.
+/// The extent of one fp8 scale: an operand of a matmul on a rank, or a row of it.
 enum class Fp8Scaling : uint8_t { kTensor, kRow };
 enum class RecomputeMode : uint8_t { kNone, kSelective, kFull };
 enum class Regather : uint8_t { kAuto, kAlways, kNever };
@@ -46,7 +46,7 @@ enum class DataFormat : uint8_t {
   kFlat32,
   kAuto
 };
-/// Whether files of a format are text, which a tokenizer cuts.
+/// Whether files of a format are text, which needs a tokenizer.
 constexpr bool IsText(DataFormat format) {
   return format == DataFormat::kText || format == DataFormat::kJsonl || format == DataFormat::kChat;
 }

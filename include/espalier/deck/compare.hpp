@@ -1,4 +1,4 @@
-// Compares the deck of a checkpoint with the deck of the run that continues from it. The latter decides.
+// Compares the deck of a checkpoint with the deck of the run that continues from it. The run's deck decides.
 #pragma once
 
 #include <string>
@@ -8,21 +8,21 @@
 
 namespace espalier {
 
-/// A key whose value is not the one that a checkpoint was saved with. Values are TOML, in ASCII.
+/// A key whose value differs from the checkpoint's. Values are TOML, in ASCII.
 struct DeckDifference {
   std::string key;     ///< full name
   std::string before;  ///< in the checkpoint
   std::string now;     ///< in the deck
-  std::string origin;  ///< where the new value comes from, as LoadedDeck::origins has it
+  std::string origin;  ///< origin of the new value, as in LoadedDeck::origins
   bool fixed;          ///< the weights belong to the old value: no run can continue with another
-  bool computes;       ///< the same weights give other outputs now, so that a proof of them says nothing
+  bool computes;       ///< the same weights now give other outputs, so the proof cannot be compared
 
   /// "optimizer.lr = 0.003 (command line), 0.001 in the checkpoint"; long values are shortened.
   std::string Text() const;
 };
 
-/// Every key whose effective value differs, in the order of the schema. No key is left out: each belongs to what was
-/// run; but what a saved deck did not know yet (AwaitsData) is no difference.
+/// Every key whose effective value differs, in the order of the schema. No key is left out, since each was part of the
+/// run; but a value that a saved deck did not know yet (AwaitsData) is no difference.
 std::vector<DeckDifference> Differences(const Deck& saved, const LoadedDeck& now);
 
 }  // namespace espalier

@@ -16,8 +16,8 @@ struct Deck {
   std::string name;  ///< file name of the deck without folder and ending
 
   struct Run {
-    int64_t seed, steps;  ///< steps 0: not known until data say what `epochs` are
-    double epochs;        ///< passes over the data, in place of steps; 0: steps are given, or known by now
+    int64_t seed, steps;  ///< steps 0: unknown until the data determine `epochs`
+    double epochs;        ///< passes over the data, in place of steps; 0: steps are given, or already known
     std::string dir;
     RunDevice device;
     Transport transport;
@@ -25,15 +25,15 @@ struct Deck {
     bool deterministic;
     std::string product_plans;  ///< empty: none
     AttentionBackward attention_backward;
-    int64_t outside_bytes;  ///< of GPU memory, kept free of the arena
+    int64_t outside_bytes;  ///< GPU memory that is kept free of the arena
     std::string time_limit;
     double stop_margin_s;    ///< < 0: the smaller of 90 s and 15 % of the limit
     double watchdog_s;       ///< 0: off
     double watchdog_slow_s;  ///< 0: by the size of the state
-    double peak_tflops;      ///< of one rank's device; 0: known by its name, or measured
+    double peak_tflops;      ///< peak of one rank's device; 0: known by its name, or measured
     std::string init_from;   ///< run, checkpoint or Hugging Face folder; empty: random weights
     std::string cluster;     ///< cluster file of device = "sleep"; empty: none
-    double dilation;         ///< device = "sleep" waits so many times as long as the cluster file says
+    double dilation;         ///< device = "sleep" waits this multiple of the times in the cluster file
   } run;
   struct Model {
     Family family;
@@ -55,7 +55,7 @@ struct Deck {
     double init_std;
   } model;
   struct Parallel {
-    int pp, dp_replicate, dp_shard, cp, tp;  ///< dp_shard -1: whatever ranks are left
+    int pp, dp_replicate, dp_shard, cp, tp;  ///< dp_shard -1: all remaining ranks
     int zero;
     ReduceFrequency reduce;
     Dtype reduce_dtype;
@@ -106,7 +106,7 @@ struct Deck {
   } optimizer;
   struct Loss {
     double z_loss;
-    int64_t chunks;  ///< of the rows of logits; 0: automatic
+    int64_t chunks;  ///< chunks of the rows of logits; 0: automatic
   } loss;
   struct Dropout {
     double embedding, residual, attention;
@@ -124,12 +124,12 @@ struct Deck {
     std::vector<std::string> validation;
     std::vector<double> validation_weights;
     std::string tokenizer;     ///< tokenizer.json or tokenizer.model; empty: none
-    std::string text_field;    ///< of jsonl
-    std::string hdf5_dataset;  ///< of hdf5
-    std::string index_dir;     ///< of jsonl; empty: beside each file
+    std::string text_field;    ///< field of jsonl with the text
+    std::string hdf5_dataset;  ///< dataset in hdf5 files
+    std::string index_dir;     ///< folder of the indices of jsonl files; empty: the folder of each file
     int64_t end_token;         ///< ends a document; -1: none
     bool isolate_documents;
-    std::string chat_template;  ///< a file, or "chatml"; empty: that of the tokenizer
+    std::string chat_template;  ///< a file, or "chatml"; empty: the tokenizer's own
     TrainOn train_on;
     bool shuffle;
     int64_t validate_every_steps, validate_sequences;
@@ -167,7 +167,7 @@ Mesh ResolveMesh(const Deck& deck, int ranks);
 /// nothing: for searches.
 bool IsValid(const Deck& deck, int ranks);
 
-/// What parallel.reduce comes to on this mesh: kStep or kMicrobatch. kAuto is the latter where gradients are sharded
+/// The value of parallel.reduce on this mesh: kStep or kMicrobatch. kAuto becomes kMicrobatch if gradients are sharded
 /// (zero >= 2, and dp_shard or cp above 1).
 ReduceFrequency ReduceOf(const Deck& deck, const Mesh& mesh);
 

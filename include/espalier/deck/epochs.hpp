@@ -8,16 +8,16 @@
 
 namespace espalier {
 
-/// The deck says run.epochs, and nobody has counted the samples yet: run.steps is 0.
+/// The deck sets run.epochs, and the samples have not been counted yet: run.steps is 0.
 inline bool AwaitsData(const Deck& deck) { return deck.run.epochs > 0; }
 
-/// The deck with the number of steps instead of run.epochs: the most whole steps, of the sizes that the batch ramp
-/// gives them, that fit into run.epochs passes over `samples`. Keys whose defaults follow from run.steps follow it;
-/// `origins` names the samples. Unchanged if the deck says run.steps. Throws UserError (kDeck) with the place of
-/// run.epochs if not one step fits, or if run.steps may not be so many.
+/// The deck with run.steps in place of run.epochs: the largest number of whole steps, with the sizes of the batch ramp,
+/// that fit into run.epochs passes over `samples`. Defaults that depend on run.steps change with it; `origins` names
+/// the samples. Unchanged if the deck sets run.steps. Throws UserError (kDeck) with the place of run.epochs if not one
+/// step fits, or if the number exceeds the limit of run.steps.
 LoadedDeck WithStepsOfEpochs(LoadedDeck loaded, int64_t samples);
 
-/// What makes the run longer than it is: "run.steps=N above 240", or "a larger run.epochs" if that gave its steps.
+/// A setting that makes the run longer: "run.steps=N above 240", or "a larger run.epochs" if run.steps follows from it.
 std::string LongerRun(const LoadedDeck& loaded, int64_t steps);
 
 }  // namespace espalier

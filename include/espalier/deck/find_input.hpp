@@ -7,16 +7,16 @@
 
 namespace espalier {
 
-/// The file that `name` means: as typed, else "llama/tiny.toml" or "inputs/llama/tiny.toml" of the clone or
-/// installation that this executable is in, else of $ESPALIER_ROOT. Nothing if there is none.
+/// The file that `name` means: the path itself, else "llama/tiny.toml" or "inputs/llama/tiny.toml" of the clone or
+/// installation of this executable, else of $ESPALIER_ROOT. Nothing if there is none.
 std::optional<std::string> FindInput(const std::string& name);
 
 /// The shipped deck of this name, with or without a folder and its ending: "tiny" is "llama/tiny.toml". Empty if there
 /// is none.
 std::string ShippedDeckNamed(std::string_view word);
 
-/// For a deck that is not there: where it was looked for besides the working directory, and what may have been meant:
-/// ", here or in PREFIX/share/espalier/inputs (did you mean llama/tiny.toml?)".
+/// For a missing deck: the places searched besides the working directory, and what may have been meant: ", here or in
+/// PREFIX/share/espalier/inputs (did you mean llama/tiny.toml?)".
 std::string WhereElse(const std::string& name);
 
 }  // namespace espalier

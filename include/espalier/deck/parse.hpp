@@ -1,4 +1,4 @@
-// Text -> checked Deck. All errors of a deck, its includes and the command line are reported at once.
+// Text -> checked Deck. All errors of a deck, its includes and the command line are reported together.
 #pragma once
 
 #include <functional>
@@ -29,12 +29,12 @@ struct LoadedDeck {
 inline constexpr int64_t kMaxDeckBytes = 1 << 20;
 
 /// Reads a deck file with its includes, then `overrides` ("key=value" each). Nothing else decides what a run does: the
-/// deck of a checkpoint is only compared (compare.hpp). Relative paths in data.* are made absolute: relative to the
-/// file that names them, on the command line to the working directory. Throws UserError (kDeck) with all errors,
-/// each "place: key = value: what is wrong (what is allowed)".
+/// deck of a checkpoint is only compared (compare.hpp). Relative paths in data.* become absolute: a path in a deck is
+/// relative to the deck's folder, a path on the command line to the working directory. Throws UserError (kDeck) with
+/// all errors, each "place: key = value: what is wrong (what is allowed)".
 LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides = {});
 
-/// The same from text, without includes. `name` becomes the deck's name and its place in messages.
+/// The same from text, without includes. `name` becomes the deck's name and its label in messages.
 LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides = {});
 
 /// ResolveMesh of the deck, with places in the messages.
@@ -44,7 +44,7 @@ Mesh ResolveMesh(const LoadedDeck& loaded, int ranks);
 /// others, and one for each override that a later one replaces.
 std::vector<std::string> SettingsWithoutEffect(const LoadedDeck& loaded);
 
-/// The fewest ranks that the degrees allow: their product, with 1 for dp_shard = -1.
+/// The smallest number of ranks that the degrees allow: their product, with 1 for dp_shard = -1.
 int SmallestRanks(const Deck& deck);
 
 }  // namespace espalier

@@ -18,7 +18,7 @@ std::string EffectiveDeck(const LoadedDeck& loaded);
 std::string TomlString(std::string_view text);
 
 /// Help on a section ("model"), one key ("model.heads") or "all" sections. Throws UserError (kDeck) with the nearest
-/// name if there is no such thing.
+/// name if `topic` is unknown.
 std::string HelpText(std::string_view topic);
 
 /// One line per section, for the general help.

@@ -13,11 +13,11 @@
 
 namespace espalier {
 
-/// What a key can hold. Choices are strings here: their names.
+/// The values that a key can hold. Choices are strings here: their names.
 using DeckValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>,
                                std::vector<double>>;
 
-/// A field that is an enum, as the name of its value.
+/// An enum field, accessed by the name of its value.
 struct ChoiceField {
   std::string_view (*get)(const Deck&);
   void (*set)(Deck&, std::string_view name);  ///< CHECKs that the enum has the name
@@ -29,8 +29,8 @@ using DeckField = std::variant<bool& (*)(Deck&), int64_t& (*)(Deck&), double& (*
                                std::vector<int64_t>& (*)(Deck&), std::vector<std::string>& (*)(Deck&),
                                std::vector<double>& (*)(Deck&), int& (*)(Deck&), ChoiceField>;
 
-/// A key that every deck must set, or another one above 0 in its place. Of the two, a later deck or the command line
-/// takes back the one that an earlier deck has.
+/// A key that every deck must set, unless it sets another key to a value above 0. The later of the two settings, in
+/// decks or on the command line, removes the earlier one.
 struct Required {
   std::string_view unless = "";  ///< the full name of that key; empty: there is none
 };
@@ -38,19 +38,19 @@ struct Required {
 /// A default that follows from other keys.
 struct Derived {
   std::string_view text;               ///< for people: "model.heads"
-  std::vector<std::string_view> keys;  ///< what it reads
+  std::vector<std::string_view> keys;  ///< keys that it reads
   DeckValue (*compute)(const Deck&);
 };
 
 using DeckDefault = std::variant<DeckValue, Required, Derived>;
 
-/// What a value may be. Numbers (and the elements of lists of numbers) have bounds, strings may have choices.
+/// The allowed values. Numbers (and elements of lists of numbers) have bounds; strings may have choices.
 struct Allowed {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool above_min = false;                      ///< the smallest value itself is not allowed
   bool below_max = false;                      ///< the largest value itself is not allowed
-  bool or_zero = false;                        ///< 0 is allowed besides, and has a meaning of its own
+  bool or_zero = false;                        ///< 0 is allowed too, and has a meaning of its own
   std::vector<std::string_view> choices = {};  ///< empty: any string
   bool paths = false;                          ///< files or globs: relative ones belong to the deck that names them
   bool path = false;                           ///< a file or folder: relative ones belong to the working directory
@@ -61,9 +61,9 @@ struct DeckKey {
   DeckField field;
   DeckDefault fallback;
   Allowed allowed;
-  std::string_view sentence;  ///< what it means, with its unit
+  std::string_view sentence;  ///< meaning, with the unit
 
-  /// Index in DeckValue of what the key holds.
+  /// Index in DeckValue of the key's type.
   size_t ValueIndex() const;
   std::string FullName() const { return std::string(section) + "." + std::string(name); }
 };
@@ -101,7 +101,7 @@ std::string_view TypeName(size_t value_index);
 /// Bounds or choices for people: ">= 1", "\"auto\", \"cpu\""; empty: anything.
 std::string AllowedText(const Allowed& allowed);
 
-/// What is wrong with a value, and what is allowed: "out of range (allowed: >= 1)"; empty: nothing.
+/// Why a value is refused, with the allowed values: "out of range (allowed: >= 1)"; empty if it is allowed.
 std::string FaultOf(const DeckValue& value, const Allowed& allowed);
 
 /// The value as TOML, in ASCII; numbers with as many digits as they need to read back the same.

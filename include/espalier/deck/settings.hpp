@@ -13,7 +13,7 @@
 
 namespace espalier {
 
-/// A value as written: those of keys of decks first, in the order of DeckValue. An empty list is one of integers.
+/// A value as written. The types of DeckValue come first, in the same order. An empty list is a list of integers.
 using RawValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>,
                               std::vector<double>, std::vector<std::vector<double>>>;
 
@@ -22,13 +22,13 @@ std::optional<DeckValue> AsDeckValue(const RawValue& value);
 
 struct RawSetting {
   std::string name;               ///< "model.heads"; only the name outside of any section
-  std::optional<RawValue> value;  ///< nothing if no key can hold it: a table, a date, a mixed list
+  std::optional<RawValue> value;  ///< nothing if no key can hold such a value: a table, a date, a mixed list
   std::string shown;              ///< for messages: "model.heads = 7", or the override as typed
   std::string place;              ///< "tiny.toml:12", "command line"
-  std::filesystem::path folder;   ///< where relative paths start
+  std::filesystem::path folder;   ///< folder to which paths are relative
   bool section = false;           ///< a table whose name is not a section
-  bool reported = false;          ///< the line is not TOML: an error that is listed already
-  int row = -1;                   ///< in a row: its number, counted over all files
+  bool reported = false;          ///< the line is not TOML: its error is already reported
+  int row = -1;                   ///< for an entry of a table: its number, counted over all files
 };
 
 /// A kind of file.
@@ -36,7 +36,7 @@ struct SettingsFormat {
   std::string_view what;                   ///< for messages: "deck"
   std::vector<std::string_view> sections;  ///< tables of settings
   std::vector<std::string_view> rows;      ///< arrays of tables, [[kernel]]: each row has settings of its own
-  int64_t max_bytes = 0;                   ///< of one file
+  int64_t max_bytes = 0;                   ///< limit of one file
 };
 /// Decks: the sections of the schema.
 SettingsFormat DeckFormat();
@@ -55,7 +55,7 @@ RawDeck ReadSettingsFile(const std::string& path, const SettingsFormat& format, 
 /// A text without includes; `label` names it in places ("label:12").
 RawDeck ReadSettingsText(std::string_view text, const std::string& label, const SettingsFormat& format, Errors& errors);
 
-/// One "key=value" of the command line; nothing if it cannot be read.
+/// One "key=value" of the command line; nothing if it is malformed.
 std::optional<RawSetting> ReadOverride(const std::string& text, Errors& errors);
 
 }  // namespace espalier

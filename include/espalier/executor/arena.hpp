@@ -19,8 +19,8 @@ class Arena {
   /// CHECKs that [offset, offset + bytes) is in the arena.
   std::byte* At(int64_t offset, int64_t bytes) const;
 
-  /// Copies between this memory and the host's, outside a step. The host may access an arena only through them, unless
-  /// it is a HostArena. The region must be in the arena; the copy is complete on return.
+  /// Copies between this memory and the host's, outside a step. The host may access an arena only through these
+  /// functions, unless it is a HostArena. The region must be in the arena; the copy is complete on return.
   virtual void Read(const void* from, void* to, int64_t bytes) const = 0;
   virtual void Write(void* to, const void* from, int64_t bytes) = 0;
 

@@ -37,11 +37,11 @@ class CpuExecutor final : public Executor {
 
   Communication* communication_;
   std::unique_ptr<PreparedComm> comm_;
-  std::unique_ptr<CommClock> comm_clock_;        ///< of the current step
+  std::unique_ptr<CommClock> comm_clock_;        ///< times of the current step
   std::vector<double> ready_us_;                 ///< by instruction: an exchange begins
-  StepTimes times_;                              ///< of the last step
+  StepTimes times_;                              ///< times of the last step
   bool timed_ = false;                           ///< the next or current step measures every instruction
-  std::chrono::steady_clock::time_point began_;  ///< of the last step
+  std::chrono::steady_clock::time_point began_;  ///< begin of the last step
 };
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// The module for GPUs, as the rest of the program sees it: a shared library with one entry, loaded only where it is
-// wanted. No header of CUDA or NCCL is needed here.
+// The module for GPUs and its interface: a shared library with one entry, loaded only if needed. No header of CUDA or
+// NCCL is needed here.
 #pragma once
 
 #include <functional>
@@ -19,13 +19,13 @@ struct Gpu {
   int index = 0;       ///< among the visible ones
   std::string name;    ///< "NVIDIA H200"
   std::string bus_id;  ///< "0000:1b:00.0"; the same GPU has the same one in every process of a node
-  int64_t bytes = 0;   ///< of its memory
+  int64_t bytes = 0;   ///< memory of the device
   int capability = 0;  ///< compute capability: 90 is 9.0
 
   auto Fields() { return std::tie(index, name, bus_id, bytes, capability); }
 };
 
-/// What carries messages between ranks that compute on GPUs.
+/// The transport between ranks that compute on GPUs.
 enum class GpuTransport : uint8_t {
   kMpi,   ///< staged through memory of the host: ranks may share a GPU
   kNccl,  ///< every rank needs a GPU of its own
@@ -49,8 +49,8 @@ struct AttentionDemand {
 };
 
 struct AttentionTime {
-  double microseconds = 0;             ///< of one call
-  std::vector<std::string> fallbacks;  ///< what was not done as wanted
+  double microseconds = 0;             ///< time of one call
+  std::vector<std::string> fallbacks;  ///< one message for each choice that could not be honoured
 };
 
 class CudaModule {
@@ -62,8 +62,8 @@ class CudaModule {
   virtual std::vector<Gpu> Gpus() const = 0;
   /// Opens one of them for this process; once. Throws UserError (kFault).
   virtual std::unique_ptr<Device> Open(const Gpu& gpu, const GpuOptions& options) = 0;
-  /// Times GEMMs on the first visible GPU, by turns, and keeps the quickest algorithm of each; `measured` is told of
-  /// them one by one.
+  /// Times GEMMs on the first visible GPU, in alternating rounds, and keeps the quickest algorithm of each; calls
+  /// `measured` for each.
   virtual GemmPlans MeasureGemms(std::span<const GemmDemand> demands,
                                  const std::function<void(const GemmPlan&)>& measured) = 0;
   /// Times one call on the first visible GPU, on operands of its own. Throws UserError (kDeck) if the library is too
@@ -72,17 +72,16 @@ class CudaModule {
                                           bool deterministic) = 0;
 };
 
-/// A switch for tests (ESPALIER_NCCL_SELF=1): every communicator is one rank alone and each message goes to itself, so
-/// that all of NCCL's calls run where ranks share a GPU. Values are then not those of the program.
+/// A switch for tests (ESPALIER_NCCL_SELF=1): every communicator has one rank, and each message goes to its sender, so
+/// that all NCCL calls run even where ranks share a GPU. Values then differ from the program's.
 bool NcclToItself();
 
-/// Whether it is worth while to load the module, which costs 94 MB and 60 ms: this machine has a driver, or the module
-/// is named.
+/// Whether to load the module, which costs 94 MB and 60 ms: this machine has a driver, or the module is named.
 bool MayHaveGpus();
 
 /// Loads `espalier_cuda.so` from the folder of this executable (a build) or from where `meson install` puts it
 /// (lib/espalier of the same prefix), or the file that the environment variable ESPALIER_CUDA_MODULE names. It stays
-/// loaded. Throws UserError (kFault) saying what is missing.
+/// loaded. Throws UserError (kFault) that names the missing part.
 CudaModule& LoadCudaModule();
 
 }  // namespace espalier

@@ -25,14 +25,14 @@ class Device {
   virtual std::string Describe() const = 0;
   /// Everything on this rank that may change the last bits of a result: processor or GPU, libraries, threads.
   virtual std::string Conditions() const = 0;
-  /// Device memory of this rank outside its arena. On a CPU: the high-water mark, staging buffer not counted. On a GPU:
-  /// what is in use now (context, modules, NCCL).
+  /// Device memory of this rank outside its arena. On a CPU: the high-water mark without the staging buffer. On a GPU:
+  /// the current use (context, modules, NCCL).
   virtual int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const = 0;
-  /// What runs slower on this device than it could, because a library or the driver refused it: in words, each once,
-  /// since the last call.
+  /// Messages about operations that run slower than possible because a library or the driver refused the faster way;
+  /// each once, since the last call.
   virtual std::vector<std::string> TakeFallbacks() const { return {}; }
-  /// Peak rate of matmuls of this type. CPUs measure it in about 30 ms, and GPUs that no data sheet is known of in a
-  /// fraction of a second, together with the ranks that share them if these call it at the same time.
+  /// Peak rate of matmuls of this type. CPUs measure it in about 30 ms. GPUs without a known datasheet measure it in a
+  /// fraction of a second; ranks that share a GPU must measure at the same time.
   virtual PeakRate Peak(Dtype compute) const = 0;
 
   /// The limits of the arena: memory of this node, or of the GPU.

@@ -1,6 +1,5 @@
-// Runs any program; decides nothing. This is what all devices share: tensors and kernels resolved in an arena, values
-// by name, the current instruction. Derived classes issue the instructions: CpuExecutor here, the GPU ones in their
-// module.
+// Runs any program; decides nothing. The base of all devices: tensors and kernels resolved in an arena, values by name,
+// the current instruction. Derived classes issue the instructions: CpuExecutor here, the GPU ones in their module.
 #pragma once
 
 #include <atomic>
@@ -23,12 +22,11 @@ namespace espalier {
 /// The time of a step by activity, on this rank.
 struct StepTimes {
   double step_ms = 0;
-  double compute_ms = 0;       ///< in kernels
-  double exposed_comm_ms = 0;  ///< the compute lane waits for communication lanes
-  double idle_ms = 0;          ///< the rest
-  std::optional<CommTimes> comm =
-      {};              ///< by axis; exposed_comm_ms is its sum. None: the device cannot tell in this step
-  double late_ms = 0;  ///< of a device that waits: by how much the machine was too slow to wait exactly
+  double compute_ms = 0;               ///< in kernels
+  double exposed_comm_ms = 0;          ///< the compute lane waits for communication lanes
+  double idle_ms = 0;                  ///< the rest
+  std::optional<CommTimes> comm = {};  ///< by axis; exposed_comm_ms is its sum. None: unknown in this step
+  double late_ms = 0;                  ///< how late waits ended on a waiting device because the host was too slow
 };
 
 /// A persistent value of this rank with its memory.
@@ -49,9 +47,9 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// From now on `progress`, which must outlive the executor, shows how far the current step is.
+  /// Reports the progress of steps to `progress`, which must outlive the executor.
   void Mirror(Progress& progress) { lanes_.Mirror(progress); }
-  /// Updates it where only the device knows how far it is. Any thread may call this at any time.
+  /// Updates the progress if only the device knows it. Any thread may call this at any time.
   virtual void ShowProgress() {}
 
   /// Sets an input for the next Begin(), on a stage that has it; `bytes` must be the size of this rank's shard.
@@ -74,8 +72,9 @@ class Executor {
 
   /// The next step measures every instruction. A device that replays a captured graph issues this step anew.
   virtual void TimeNextStep() = 0;
-  /// Of the last timed step, after End(), by index in Program::instructions; empty if none was timed. Times count from
-  /// TimedStepBegan(). When the peers of a transfer are ready only they know: its begin is its ready (MeetPeers).
+  /// Times of the last timed step, after End(), by index in Program::instructions; empty if none was timed. Times count
+  /// from TimedStepBegan(). A span of a transfer begins when this rank is ready; only its peers know when they are
+  /// (MeetPeers).
   const std::vector<Span>& spans() const { return spans_; }
   /// When the last timed step began, on this host's steady_clock, in microseconds.
   double TimedStepBegan() const { return timed_step_began_us_; }
@@ -83,8 +82,8 @@ class Executor {
   /// peer.
   std::vector<double> instruction_ms() const;
 
-  /// An fp32 scalar. A result (loss, norm) is that of the last step that ended; for any other value no step may be in
-  /// flight.
+  /// An fp32 scalar. A result (loss, norm) belongs to the last step that ended; to read any other value, no step may be
+  /// in flight.
   virtual float GetScalar(std::string_view name, int microbatch = -1) const;
 
   /// A state, accumulator, input or result; CHECKs that it is on this rank. It is memory of the arena: read it through
@@ -100,7 +99,7 @@ class Executor {
   std::string Describe(int instruction) const;
 
  protected:
-  /// Operands of one call of a kernel; of several blocks of rows at once, those of the first (KernelCall::blocks).
+  /// Operands of one kernel call; for several blocks of rows, the operands of the first block (KernelCall::blocks).
   struct Operands {
     std::vector<Tensor> inputs, outputs;
     int64_t blocks = 1, input_stride_bytes = 0, output_stride_bytes = 0;
@@ -110,7 +109,7 @@ class Executor {
     int index;  ///< in Program::instructions
     Kernel kernel;
     const Attributes* attributes;
-    /// One call has all rows. A strip has one call per contiguous block of rows, and none if it has no rows.
+    /// One block with all rows. A strip has one block per contiguous range of rows, and none if it has no rows.
     std::vector<Operands> blocks;
     std::byte* workspace;
     std::vector<Wait> waits;  ///< on other lanes
@@ -132,17 +131,17 @@ class Executor {
 
   const Op& OpOf(int instruction) const;
   const Instruction& InstructionAt(int index) const { return program_.instructions[static_cast<size_t>(index)]; }
-  /// The arguments of a call as its kernel takes them, for one of its blocks.
+  /// The arguments of a kernel call, for one of its blocks.
   KernelCall ArgumentsOf(const Call& call, const Operands& block, void* stream = nullptr) const;
 
   const Program& program_;
   Coordinate coordinate_;
   Arena& arena_;
   Abort abort_;
-  std::vector<Call> calls_;                 ///< of the compute lane, in program order
-  std::vector<CommInstruction> exchanges_;  ///< of all other lanes, in program order
+  std::vector<Call> calls_;                 ///< calls of the compute lane, in program order
+  std::vector<CommInstruction> exchanges_;  ///< transfers of all other lanes, in program order
   std::vector<Wait> ends_;                  ///< the last instruction of every communication lane
-  /// End of the highest buffer that no call has: persistent buffers and those of communication.
+  /// End of the highest buffer that no kernel call uses: persistent buffers and communication buffers.
   int64_t persistent_end_ = 0;
   LaneCounts lanes_;
   std::atomic<int> current_{-1};

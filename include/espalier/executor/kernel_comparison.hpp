@@ -1,4 +1,4 @@
-// The CPU's kernels beside the plain ones, call by call, in any program that does not communicate.
+// Compares the CPU's kernels with the reference kernels, call by call, in any program that does not communicate.
 #pragma once
 
 #include <set>
@@ -12,18 +12,18 @@ namespace espalier {
 /// The result of a call that is furthest from its reference.
 struct KernelDeviation {
   std::string call;  ///< "instruction 12 (matmul, role F, microbatch 2, layer 5)"
-  double share = 0;  ///< of its bound; above 1: wrong. Infinite where one of the two is not finite
+  double share = 0;  ///< deviation as a multiple of its bound; above 1: wrong. Infinite if one of the two is not finite
   auto Fields() { return std::tie(call, share); }
 };
 
 class KernelComparison final : public Executor {
  public:
-  /// All arguments must outlive it; `arena` is the host's. CHECKs that the program is one of a single rank.
+  /// All arguments must outlive it; `arena` is the host's. CHECKs that the program has a single rank.
   KernelComparison(const Program& program, const Coordinate& coordinate, Arena& arena);
 
   /// Runs a step. Every call is computed by the reference and by the CPU's kernel, from the same operands; the step
-  /// goes on with what the CPU computed. An element may differ by 1e-4 of the largest magnitude in its tensor, in bf16
-  /// by 1/64, in sums also by what rounding of their terms explains; integers not at all. The fault "instruction-K:nan"
+  /// continues with the CPU's results. An element may differ by 1e-4 of the largest magnitude in its tensor, in bf16 by
+  /// 1/64, in sums also by the rounding of their terms; integers must be equal. The fault "instruction-K:nan"
   /// (util/fault.hpp) spoils a call of the CPU.
   void Begin() override;
   StepTimes End() override { return {}; }
@@ -31,7 +31,7 @@ class KernelComparison final : public Executor {
 
   int64_t compared() const { return compared_; }
   const std::set<std::string>& kernels() const { return kernels_; }
-  /// Of all steps.
+  /// Maximum over all steps.
   const KernelDeviation& worst() const { return worst_; }
 
  private:

@@ -1,4 +1,4 @@
-// Versions of libraries that are loaded at run time, against those of the headers that the program was built with.
+// Compares the versions of libraries that are loaded at run time with the headers that the program was built with.
 #pragma once
 
 #include <span>
@@ -9,12 +9,12 @@ namespace espalier {
 
 struct LibraryVersion {
   std::string name;
-  int built_major, built_minor;    ///< of the headers
-  int loaded_major, loaded_minor;  ///< of the library
+  int built_major, built_minor;    ///< version of the headers
+  int loaded_major, loaded_minor;  ///< version of the library
 };
 
-/// Libraries that are older than their headers, in words; newer ones of the same major version keep what older ones
-/// promised. Throws UserError (kFault) if the major version of one is another one.
+/// Messages about libraries that are older than their headers; newer ones of the same major version are compatible.
+/// Throws UserError (kFault) if the major versions of a library differ.
 std::vector<std::string> CheckVersions(std::span<const LibraryVersion> libraries);
 
 }  // namespace espalier

@@ -13,12 +13,12 @@ struct PeakRate {
   std::string source;  ///< origin of the number, or why it is unknown
 };
 
-/// Of a GPU, by its name: dense rates of its data sheet. bf16 is the rate of the tensor cores; fp32 is that of the
+/// Dense datasheet rates of a GPU, found by its name. bf16 is the rate of the tensor cores; fp32 is the rate of the
 /// other cores, since fp32 matmuls never use TF32 here.
 PeakRate GpuPeak(std::string_view name, Dtype compute);
 
-/// Of this rank's share of the CPU: the best of a few large matmuls with `threads` threads, by the kernels that train.
-/// Takes about 30 ms.
+/// Peak of this rank's share of the CPU: the best of a few large matmuls with `threads` threads, with the kernels that
+/// train. Takes about 30 ms.
 PeakRate MeasureCpuPeak(Dtype compute, int threads);
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// A program on a device that only waits: every instruction takes its cost on a cluster, multiplied by a dilation.
-// Lanes, waits and the meetings of ranks are those of a run on CPUs; no kernel runs and no memory is touched.
+// Runs a program on a device that only waits: every instruction takes its cost on a cluster, multiplied by a dilation.
+// Lanes, waits and the synchronization of ranks are the same as on CPUs; no kernel runs and no memory is touched.
 // doc/sleep.md has the rules of its clock.
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace espalier {
 
-/// The memory of a rank that only waits: addresses without pages. Any access ends the process.
+/// The memory of a rank that only waits: reserved addresses without pages. Any access ends the process.
 class ReservedArena final : public Arena {
  public:
-  /// Throws UserError (kDoesNotFit) if the system gives no addresses.
+  /// Throws UserError (kDoesNotFit) if the system cannot reserve the addresses.
   explicit ReservedArena(int64_t bytes);
   ~ReservedArena() override;
 
@@ -25,11 +25,11 @@ class ReservedArena final : public Arena {
   size_t mapped_ = 0;
 };
 
-/// All times that it reports are those of the cluster: what clocks measured, divided by the dilation.
+/// All reported times are cluster times: clock times divided by the dilation.
 class SleepExecutor final : public Executor {
  public:
-  /// Instruction i of `program` takes costs_us[i] x dilation. Inputs that are set have no effect; results are NaN.
-  /// `communication` may be null if nothing communicates. All of them must outlive it.
+  /// Instruction i of `program` takes costs_us[i] x dilation. Inputs have no effect; results are NaN. `communication`
+  /// may be null if nothing communicates. All of them must outlive it.
   SleepExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication,
                 const std::vector<double>& costs_us, double dilation, Abort abort = {});
 
@@ -44,7 +44,7 @@ class SleepExecutor final : public Executor {
   /// When an instruction ran in this step. Its lane's thread writes it before it raises the lane.
   struct Moments {
     Clock::time_point ready, begin, end;
-    Clock::duration late{0};  ///< that it counts as a delay
+    Clock::duration late{0};  ///< the part of the lateness that counts as a delay
   };
 
   void Fill(const Operand&, const void*, int64_t) override {}
@@ -64,8 +64,8 @@ class SleepExecutor final : public Executor {
   ByLane<std::vector<int>> of_lane_;             ///< instructions, in order
   std::vector<int> place_;                       ///< by instruction: its position in its lane
   std::vector<Moments> moments_;                 ///< by instruction
-  Clock::time_point began_;                      ///< of the step
-  StepTimes times_;                              ///< of the last step
+  Clock::time_point began_;                      ///< begin of the step
+  StepTimes times_;                              ///< times of the last step
   bool timed_ = false;                           ///< the next or current step measures every instruction
 };
 

@@ -1,5 +1,5 @@
-// metrics.jsonl of a run, read back: the steps that count, the steps that were given up, and the events. Which lines
-// count is said in doc/metrics.md; espalier.read_metrics of the Python package has the same rules.
+// metrics.jsonl of a run, read back: the steps that count, the steps that were given up, and the events. doc/metrics.md
+// defines which lines count; espalier.read_metrics of the Python package has the same rules.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace espalier {
 
 /// A line with the field "event".
 struct Event {
-  int64_t line = 0;  ///< of the file, from 1
+  int64_t line = 0;  ///< line of the file, from 1
   std::string kind;  ///< "start", "checkpoint", ...
   nlohmann::json fields;
 };
@@ -26,7 +26,7 @@ double NumberOf(const nlohmann::json& fields, std::string_view name);
 std::optional<int64_t> IntegerOf(const nlohmann::json& fields, std::string_view name);
 std::string TextOf(const nlohmann::json& fields, std::string_view name);
 
-/// Where a run went on: after a restart or a rollback. Steps from `first_step` on that were there before are given up.
+/// A point where a run continued, after a restart or a rollback. Earlier steps from `first_step` on are given up.
 struct Resumption {
   enum class Kind : uint8_t { kRestart, kRollback } kind = Kind::kRestart;
   int64_t first_step = 1;
@@ -39,7 +39,7 @@ struct NotFinite {
   std::string field, value;  ///< "loss", "nan"
 };
 
-/// Bytes of a file and of a line, at most; longer lines are left out.
+/// Limits of the bytes of a file and of a line; longer lines are left out.
 inline constexpr int64_t kMaxMetricsBytes = int64_t{1} << 30, kMaxMetricsLine = int64_t{16} << 20;
 /// Lines that cannot be read are listed up to this number.
 inline constexpr size_t kMostUnread = 100;
@@ -52,29 +52,29 @@ struct UnreadLine {
 
 struct RunHistory {
   std::string folder;    ///< run.dir, as given
-  StepColumns steps;     ///< that count, ascending; validations are in "val_loss" of their step
+  StepColumns steps;     ///< steps that count, ascending; validations are in "val_loss" of their step
   StepColumns given_up;  ///< in the order in which they were given up
   std::vector<Event> events;
   std::vector<Resumption> resumptions;
   std::vector<NotFinite> not_finite;     ///< also of steps that were given up
-  std::vector<UnreadLine> unread;        ///< the first kMostUnread
+  std::vector<UnreadLine> unread;        ///< the first kMostUnread of them
   int64_t unread_lines = 0;              ///< all
-  double first_time = 0, last_time = 0;  ///< of all lines, seconds since 1970; NaN: no line has a time
+  double first_time = 0, last_time = 0;  ///< times of the first and last line, seconds since 1970; NaN: no line has one
 
   /// Events of one kind, in order.
   std::vector<const Event*> EventsOf(std::string_view kind) const;
   /// The last event "start"; null if none can be read.
   const Event* LastStart() const;
-  /// The event "end" of the last start; null if the run goes on, or was killed.
+  /// The event "end" of the last start; null if the run continues, or was killed.
   const Event* End() const;
 };
 
 /// The file of a run.
 std::string MetricsFile(const std::string& folder);
 
-/// Reads metrics.jsonl in `folder`, line by line: memory is that of the columns and events. A line that cannot be read
-/// is listed and left out. Throws UserError (kData) if there is no such file, no line of it can be read, or it exceeds
-/// the limits.
+/// Reads metrics.jsonl in `folder`, line by line: it needs memory for columns and events only. A line that cannot be
+/// read is listed and skipped. Throws UserError (kData) if there is no such file, no line of it can be read, or it
+/// exceeds the limits.
 RunHistory ReadHistory(const std::string& folder);
 
 /// The same from the text of a file; `path` is for messages.

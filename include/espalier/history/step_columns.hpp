@@ -12,14 +12,14 @@
 namespace espalier {
 
 /// One row per step. Columns have the names of the fields of metrics.jsonl; members of objects have dotted names
-/// ("exposed_ms.tp"). NaN stands for what a line does not have, and for null.
+/// ("exposed_ms.tp"). NaN stands for null and for a field that a line does not have.
 class StepColumns {
  public:
-  /// Numbers of all columns together, missing ones included, at most: 1 GiB.
+  /// Limit of the numbers of all columns together, including missing ones: 1 GiB.
   static constexpr size_t kMostNumbers = size_t{1} << 27;
   explicit StepColumns(size_t most_numbers = kMostNumbers) : most_(most_numbers) {}
 
-  /// Adds a row with no values; returns its index. Throws std::length_error if there would be too many numbers.
+  /// Adds a row with no values; returns its index. Throws std::length_error if the table would be too large.
   size_t AddRow(int64_t step);
   /// Sets every field of a line that is a number. Throws as AddRow.
   void Set(size_t row, const nlohmann::json& line);

@@ -11,18 +11,19 @@
 
 namespace espalier {
 
-/// What a config.json says.
+/// The settings that a config.json contains.
 struct ModelConfig {
   std::string architecture;  ///< "LlamaForCausalLM"
-  /// Name and TOML value: of [model] all that the weights need, then [dropout].
+  /// Name and TOML value: all keys of [model] that the weights need, then [dropout].
   std::vector<std::pair<std::string, std::string>> keys;
   std::vector<std::string> unused;  ///< keys of config.json without a meaning for training
 };
 
-/// Whether the deck has the dropout with which Hugging Face's Trainer trains the model, or none.
+/// Whether the deck gets the dropout with which Hugging Face's Trainer trains the model, or none.
 enum class Dropout : uint8_t { kTake, kLeaveOut };
 
-/// Reads `dir`/config.json. UserError (kData) with every key that no deck can express: its value and what is allowed.
+/// Reads `dir`/config.json. Throws UserError (kData) with every key that no deck can express: its value and what is
+/// allowed.
 ModelConfig ReadModelConfig(const std::string& dir, Dropout dropout = Dropout::kTake);
 
 /// The architecture that has these keys. UserError (kDeck) that names the keys if there is none.

@@ -13,7 +13,7 @@
 
 namespace espalier {
 
-/// Bytes of a header, and of an index of several files, at most: the limit of the safetensors library.
+/// Limit of the bytes of a header, and of an index of several files, as in the safetensors library.
 inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
 /// Element types that weights may have.
@@ -30,8 +30,8 @@ struct SafeTensor {
   int64_t bytes = 0;
 };
 
-/// An open file. Everything that is wrong with it is a UserError (kData) with path and cause. A header may say
-/// anything: it is held to the length of the file, and no tensor is read outside of its place.
+/// An open file. Every error in it is a UserError (kData) with path and cause. Headers are not trusted: they are
+/// checked against the length of the file, and no tensor is read outside of its place.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(std::string path);

@@ -16,8 +16,8 @@ class FolderOfWeights {
   explicit FolderOfWeights(std::string dir);
 
   const std::string& dir() const { return dir_; }
-  /// CHECKs nothing but shapes and names: UserError (kData) with all tensors that are missing, unknown or of another
-  /// shape. Returns the names of tensors that no model needs (buffers, the head of a model whose head is tied).
+  /// Checks names and shapes: throws UserError (kData) with all tensors that are missing, unknown or of another shape.
+  /// Returns the names of tensors that no model needs (buffers, the head of a model whose head is tied).
   std::vector<std::string> RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted) const;
   /// Elements [first, first + count) of a weight as fp32.
   void Read(const std::string& name, int64_t first, int64_t count, float* out) const;
@@ -31,7 +31,7 @@ class FolderOfWeights {
   };
   void Add(const std::string& name);
   void CheckIndex(const std::map<std::string, std::string>& index) const;
-  /// Weights of a model without its head have no name of the model before their own.
+  /// Names of weights in a model without its head lack the model's prefix.
   const Place* Find(const std::string& name) const;
 
   std::string dir_;

@@ -1,4 +1,4 @@
-// A GEMM of two matrices: all that an algorithm for it may be chosen by.
+// A GEMM of two matrices, with all properties by which its algorithm is chosen.
 #pragma once
 
 #include <compare>
@@ -24,14 +24,14 @@ struct GemmShape {
 /// b.
 enum class Scales : uint8_t { kNone, kTensor, kRow };
 
-/// `input` is the type of both operands, or of a where operands have scales; sums are fp32.
+/// `input` is the type of both operands, or only of a if operands have scales; sums are fp32.
 struct Gemm {
   GemmShape shape;
   Dtype input, output;
   bool accumulate = false;  ///< c += a b
   bool bias = false;        ///< a vector of the output's type is added to every row before sums are rounded
   Scales scales = Scales::kNone;
-  Dtype scaled_b = Dtype::kF32;  ///< the type of b where operands have scales
+  Dtype scaled_b = Dtype::kF32;  ///< the type of b if operands have scales
   Dtype TypeOfB() const { return scales == Scales::kNone ? input : scaled_b; }
   auto operator<=>(const Gemm&) const = default;
 };

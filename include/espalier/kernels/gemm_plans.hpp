@@ -14,9 +14,9 @@ namespace espalier {
 struct GemmPlan {
   Gemm gemm;
   std::string algorithm;        ///< the library's own description, as hexadecimal digits
-  int64_t workspace_bytes = 0;  ///< that it needs
+  int64_t workspace_bytes = 0;  ///< workspace that it needs
   double microseconds = 0;
-  double first_microseconds = 0;  ///< of the library's own first choice
+  double first_microseconds = 0;  ///< time of the library's own first choice
 };
 
 struct GemmPlans {
@@ -28,10 +28,10 @@ struct GemmPlans {
   const GemmPlan* Find(const Gemm& gemm) const;
 };
 
-/// JSON. Keys it does not know are passed over when it is read, so the file may hold other measurements beside these.
+/// JSON. The reader skips keys that it does not know, so the file may hold other measurements too.
 std::string ToText(const GemmPlans& plans);
 
-/// Throws UserError (kData) naming `source` and what is wrong with it.
+/// Throws UserError (kData) that names `source` and the error in it.
 GemmPlans ParseGemmPlans(std::string_view text, const std::string& source);
 GemmPlans ReadGemmPlans(const std::string& path);
 
@@ -39,7 +39,7 @@ GemmPlans ReadGemmPlans(const std::string& path);
 /// algorithms may not run there.
 void CheckMadeFor(const GemmPlans& plans, std::string_view gpu, std::string_view library, const std::string& source);
 
-/// A GEMM that programs ask for, and what its kernel may use beside its operands.
+/// A GEMM that programs ask for, and the memory that its kernel may use besides its operands.
 struct GemmDemand {
   Gemm gemm;
   int64_t workspace_bytes = 0;

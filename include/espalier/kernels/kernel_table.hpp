@@ -1,5 +1,5 @@
-// The numeric leaves. One kernel per op and backend; `reference` is plain code with fp64 inside, the oracle of the
-// others. Kernels know nothing of graphs, ranks or MPI: a tensor states its place in the whole tensor, no more.
+// The numeric leaves. One kernel per op and backend; `reference` is plain code with fp64 inside, with which the others
+// are compared. Kernels know nothing of graphs, ranks or MPI: a tensor only states its place in the whole tensor.
 //
 // Inputs -> outputs, T being f32 or bf16, the same for all T of a call; {attributes}; + outputs may accumulate; = the
 // first output may be any input of its shape. Any extent may be 0.
@@ -101,26 +101,27 @@ struct KernelCall {
   const Attributes* attributes = nullptr;
   bool accumulate = false;
   void* stream = nullptr;
-  /// The same call for several blocks of rows: the first input and the first output of block i are so many bytes after
-  /// those of block i - 1, all other operands are shared. Only cuda's matmul takes more than one.
+  /// The same call for several blocks of rows: the first input of block i is `input_stride_bytes` after the first input
+  /// of block i - 1, the first output likewise; the blocks share all other operands. Only cuda's matmul takes more than
+  /// one.
   int64_t blocks = 1, input_stride_bytes = 0, output_stride_bytes = 0;
 };
 
 using Kernel = void (*)(const KernelCall&);
 
-/// The kernel of an op, or nullptr if the backend has none. Op names are those of src/ops.
+/// The kernel of an op, or nullptr if the backend has none. Op names are defined in src/ops.
 Kernel FindReferenceKernel(std::string_view op);
 Kernel FindCpuKernel(std::string_view op);
 
 /// The instruction level of the cpu's kernels, chosen once: "sse2", "avx2", "avx512", "avx512_bf16" or "amx" on x86-64,
-/// "neon" on aarch64. The highest one that the processor has, or what the environment variable ESPALIER_ISA names.
-/// Throws UserError (kDeck) if the processor lacks that.
+/// "neon" on aarch64. The highest level that the processor has, or the one that the environment variable ESPALIER_ISA
+/// names. Throws UserError (kDeck) if the processor lacks that.
 std::string_view CpuLevel();
 
-/// True where the cpu's bf16 GEMMs widen to fp32: the level has no instructions for them.
+/// True if the cpu's bf16 GEMMs widen to fp32 because the level has no instructions for them.
 bool CpuWidensBf16();
 
-/// Sets the threads that cpu kernels use (OpenMP), whichever thread calls them; >= 1, else a CHECK fails.
+/// Sets the number of threads of cpu kernels (OpenMP), for calls from any thread; >= 1, else a CHECK fails.
 /// Only matmul's bits depend on it.
 void SetCpuThreads(int threads);
 

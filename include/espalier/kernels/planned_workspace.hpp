@@ -1,4 +1,4 @@
-// What the memory plan says of a kernel's call, for calls that are in no program.
+// The workspace that the memory plan gives a kernel call, for calls outside of programs.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,8 @@
 
 namespace espalier {
 
-/// The op of a call, a joined one as the plain op that it is equal to (ops/unjoin.hpp). Needs operands' shapes only.
+/// The op of a call. A joined op is described as the plain op that it replaces (ops/unjoin.hpp). Needs the operands'
+/// shapes only.
 LocalOp LocalOpOf(std::string_view op, const KernelCall& call);
 
 /// Bytes of workspace that the plan reserves for the call of a cuda kernel.

@@ -1,4 +1,4 @@
-// How the shapes of a call are read: rows and columns, GEMMs. No arithmetic on data.
+// Interprets the shapes of a call: rows and columns, GEMMs. No arithmetic on data.
 #pragma once
 
 #include "espalier/graph/columns.hpp"
@@ -20,7 +20,7 @@ inline int64_t ColumnsOf(const Tensor& x) { return x.shape.empty() ? 1 : x.shape
 /// Global index of the first element along dim `d`; 0 where none is stated.
 inline int64_t StartOf(const Tensor& x, size_t d) { return d < x.start.size() ? x.start[d] : 0; }
 
-/// Neighbours in memory as one tensor with the rows of all of them. CHECKs that they are neighbours.
+/// Tensors that are adjacent in memory as one tensor with the rows of all of them. CHECKs that they are adjacent.
 inline Tensor RowsOfAll(std::span<const Tensor> tensors) {
   Tensor all = tensors[0];
   for (const Tensor& x : tensors.subspan(1)) {
@@ -33,7 +33,7 @@ inline Tensor RowsOfAll(std::span<const Tensor> tensors) {
   return all;
 }
 
-/// The operands of a matmul call: several weights, or the gradients of several, are one (attribute `columns`).
+/// The operands of a matmul call: several weights, or the gradients of several, count as one (attribute `columns`).
 struct MatmulOperands {
   Tensor a, b, c;
   bool bias = false;
@@ -73,15 +73,15 @@ inline void CheckTypes(const KernelCall& call, const Gemm& gemm) {
   CHECK(!gemm.bias || call.inputs[2].dtype == c, "matmul: a bias of {} to {}", Name(call.inputs[2].dtype), Name(c));
 }
 
-/// The GEMM of a matmul call. CHECKs that spec, shapes and types agree: operands of one type, a bias and the output of
-/// it too, or the output f32; or fp8 operands with scales. A spec is an einsum: tokens times a weight as stored
+/// The GEMM of a matmul call. CHECKs that spec, shapes and types agree: operands of one type, and a bias and output of
+/// the same type, or an f32 output; or fp8 operands with scales. A spec is an einsum: tokens times a weight as stored
 /// ("bsX,XY->bsY") or transposed ("bsX,YX->bsY"), or tokens transposed times tokens ("bsX,bsY->XY"); X and Y are k and
 /// n in either order. The same without "b" multiplies matrices. Tokens may also be stored transposed ("Xbs,Ybs->XY").
 inline Gemm GemmOf(const KernelCall& call) {
   const auto [a, b, c, bias] = MatmulOperandsOf(call);
   const std::string& spec = call.attributes->Text("spec");
   GemmShape p{};
-  int64_t depth = 0;  // as b has it
+  int64_t depth = 0;  // the contracted extent of b
   if (spec == "bsk,nk->bsn" || spec == "bsn,kn->bsk" || spec == "sk,nk->sn") {
     p = {RowsOf(a), RowsOf(b), ColumnsOf(a), ColumnsOf(a), 1, 1, ColumnsOf(b), RowsOf(b)};
     depth = ColumnsOf(b);

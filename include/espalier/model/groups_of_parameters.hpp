@@ -1,4 +1,4 @@
-// Which parameters the patterns of a deck mean: the entries of optimizer.groups and of precision.bf16_matmuls.
+// Which parameters match the patterns of a deck: the entries of optimizer.groups and of precision.bf16_matmuls.
 #pragma once
 
 #include <string>
@@ -8,12 +8,13 @@
 
 namespace espalier {
 
-/// Throws UserError (kDeck) with a message for each pattern that matches nothing, with the nearest name: an entry of
-/// optimizer.groups no parameter of the model, or one of precision.bf16_matmuls no matmul, if these are in fp8.
+/// Throws UserError (kDeck) with a message, and the nearest name, for each pattern that matches nothing: an entry of
+/// optimizer.groups must match a parameter; if matmuls are in fp8, an entry of precision.bf16_matmuls must match a
+/// matmul.
 void RequirePatternsMatch(const LoadedDeck& loaded);
 
-/// A line for each entry of optimizer.groups and one for the other parameters: how many tensors and elements it has.
-/// Empty if there are no entries.
+/// A line for each entry of optimizer.groups and one for the other parameters: numbers of tensors and elements. Empty
+/// if there are no entries.
 std::vector<std::string> DescribeGroups(const Deck& deck);
 
 }  // namespace espalier

@@ -15,7 +15,7 @@ inline constexpr std::string_view kHeadMatmul = "lm_head.weight";
 /// Whether the matmuls of a weight are to be in fp8.
 bool IsInFp8(const Deck::Precision& precision, std::string_view weight);
 
-/// The names that patterns may match, in model order: those of the weights, and kHeadMatmul.
+/// The names that patterns may match, in model order: the weights, and kHeadMatmul.
 std::vector<std::string> MatmulNames(const Model& model);
 
 }  // namespace espalier

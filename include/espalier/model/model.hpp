@@ -10,14 +10,13 @@
 
 namespace espalier {
 
-/// What a graph is built for. Evaluation, proof, scoring and sampling are the forward half of training: a proof (that a
-/// checkpoint was loaded correctly) evaluates one microbatch. Scoring ends at what the loss of each token is made of.
-/// Sampling ends at the logits; its attention sees the keys and values of all tokens so far, which stay in caches.
-/// `kCopies` is what makes the copies of master weights in the compute type, which training, evaluation and proof read.
+/// The purpose of a graph. Evaluation, proof, scoring and sampling are the forward half of training: a proof (that a
+/// checkpoint was loaded correctly) evaluates one microbatch. Scoring ends at the terms of each token's loss. Sampling
+/// ends at the logits; its attention sees the keys and values of all tokens so far, which stay in caches. `kCopies`
+/// casts master weights to the compute type; training, evaluation and proof read these copies.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kScore, kSample, kCopies };
 
-/// Programs of a model that is not trained any further: the weights themselves have the compute type, and there is no
-/// master of them.
+/// Programs of a model that is not trained any further: the weights themselves have the compute type, without masters.
 inline bool KeepsComputeType(Purpose purpose) { return purpose == Purpose::kScore || purpose == Purpose::kSample; }
 
 /// The layers of each chunk: chunk_of_layer[l] for l = 0 (embedding), 1..L, L+1 (head).
@@ -26,8 +25,8 @@ struct Split {
   int chunks = 1;
 };
 
-/// The split of a deck: `pipeline.split` (layers per chunk), or balanced by flops per token, those of the head
-/// included. The embedding is in the first chunk, the head in the last; every chunk has at least one layer.
+/// The split of a deck: `pipeline.split` (layers per chunk), or balanced by FLOPs per token, including the head's. The
+/// embedding is in the first chunk, the head in the last; every chunk has at least one layer.
 Split SplitLayers(const Deck& deck, int chunks);
 
 /// How a weight is initialised.
@@ -41,7 +40,7 @@ struct Model {
   /// Hugging Face's names, in model order; a part of a stored tensor has its own suffix: "...weight[q]".
   std::vector<std::string> parameters;
   std::vector<ParameterInit> inits;  ///< by parameter
-  std::vector<StoredPart> stored;    ///< by parameter: the tensor that checkpoints and initial weights know
+  std::vector<StoredPart> stored;    ///< by parameter: its tensor in checkpoints and in the initialization
 };
 
 /// Builds the forward graph of one microbatch of `batch` sequences (all data-parallel ranks together:

@@ -1,4 +1,4 @@
-// The blocks that a run prints at its start and at its end: lines with a label each.
+// The blocks that a run prints at its start and end: lines with a label each.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ using BlockLines = std::vector<BlockLine>;
 
 inline constexpr int kBlockLabel = 10;  ///< width of the column of labels
 
-/// Escape codes in what a person reads.
+/// Whether printed text has colour codes.
 enum class Colours : uint8_t { kNo, kYes };
 
 /// "model      llama, ..." and a newline.

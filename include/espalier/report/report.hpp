@@ -1,4 +1,4 @@
-// What a run reports: one line per step on the console, and one JSON object per line in metrics.jsonl.
+// Reports a run: one line per step on the console, and one JSON object per line in metrics.jsonl.
 #pragma once
 
 #include <chrono>
@@ -28,25 +28,25 @@ struct StepRecord {
   int64_t step = 0;
   float loss = 0;                    ///< cross-entropy of the step's batch, before its update
   float grad_norm = 0;               ///< before clipping
-  std::optional<float> z_loss = {};  ///< mean of the z-loss, which `loss` does not have; none: loss.z_loss is 0
+  std::optional<float> z_loss = {};  ///< mean of the z-loss, which `loss` does not include; none: loss.z_loss is 0
   double lr = 0;
   int64_t tokens = 0;  ///< so far
   double step_ms = 0;
   double tokens_per_s = 0;
   int64_t peak_bytes = 0;
-  int64_t host_bytes = 0;  ///< memory of this process on the host now, as the system counts it (resident)
+  int64_t host_bytes = 0;  ///< current host memory of this process, as the system counts it (resident)
   double compute_ms = 0;
   double exposed_comm_ms = 0;
   double idle_ms = 0;
-  std::optional<CommTimes> comm = {};  ///< by axis; none: not known for this step
+  std::optional<CommTimes> comm = {};  ///< by axis; none: unknown for this step
   double data_ms = 0;
-  double checkpoint_ms = 0;  ///< that training waited for saves since the previous line
+  double checkpoint_ms = 0;  ///< time that training waited for saves since the previous line
 };
 
 /// A source of a blend.
 struct SourceRecord {
   std::string name;
-  double share = 0;  ///< of the samples of the run
+  double share = 0;  ///< share of the run's samples
   int64_t samples = 0;
   double epochs = 0;  ///< passes over its samples in all steps
 };
@@ -64,17 +64,17 @@ struct StartRecord {
   std::string version;
   std::string deck;  ///< path or name
   std::string device = "cpu";
-  std::string cpu_level;  ///< instruction level of kernels on CPUs; "": none computes
+  std::string cpu_level;  ///< instruction level of kernels on CPUs; "": no CPU computes
   int ranks = 1;
-  int64_t threads = 1;  ///< of each rank
+  int64_t threads = 1;  ///< threads of each rank
   Mesh mesh;
   int64_t parameters = 0;
   int64_t tokens_per_step = 0;  ///< with batch.global sequences
-  int64_t first_step = 1;       ///< of this start: 1, or the step after the checkpoint
+  int64_t first_step = 1;       ///< first step of this start: 1, or the step after the checkpoint
   DataRecord data;
-  double world_check_ms = 0;  ///< to prove that the programs of all ranks fit together; NaN: not proven
-  double startup_ms = 0;      ///< from the start of the process
-  std::string fault;          ///< what ESPALIER_FAULT will do, in words; "": nothing
+  double world_check_ms = 0;  ///< time to prove that the programs of all ranks fit together; NaN: not proven
+  double startup_ms = 0;      ///< time since the start of the process
+  std::string fault;          ///< effect of ESPALIER_FAULT, in words; "": none
   std::string cluster;        ///< cluster file of a run that waits; "": the run trains
 };
 
@@ -82,44 +82,43 @@ struct StartRecord {
 struct CheckpointRecord {
   int64_t step = 0;
   std::string dir;
-  int64_t bytes = 0;        ///< of all its files
-  double blocked_ms = 0;    ///< that the step waited for the previous save and for the copy (or the whole save)
-  double committed_ms = 0;  ///< from the start of the write to the commit
-  double proof_ms = 0;      ///< for the forward of the fixed microbatch before it
+  int64_t bytes = 0;        ///< size of all its files
+  double blocked_ms = 0;    ///< time that the step waited for the previous save and for the copy (or the whole save)
+  double committed_ms = 0;  ///< time from the start of the write to the commit
+  double proof_ms = 0;      ///< time of the forward of the fixed microbatch before it
 };
 
 /// A traced step: where its time went, as the mean of the traced ranks.
 struct TraceRecord {
   int64_t step = 0;
   int ranks = 0;       ///< traced
-  double step_us = 0;  ///< to the end of the last of them
+  double step_us = 0;  ///< time to the end of the last rank
   Breakdown mean;
   std::string picture;  ///< file
 };
 
 struct ReportOptions {
-  int rank = 0;               ///< every rank but 0 is silent
-  std::string metrics_path;   ///< appended to; "" for none
-  std::string events_folder;  ///< of TensorBoard's event files; "" for none
+  int rank = 0;               ///< all ranks but 0 print nothing
+  std::string metrics_path;   ///< file to append to; "" for none
+  std::string events_folder;  ///< folder of TensorBoard's event files; "": none
   double (*now)() = SecondsSinceEpoch;
   std::FILE* console = stdout;  ///< nullptr for none
   Colours colours = Colours::kNo;
   Verbosity verbosity = Verbosity::kNormal;
-  RunLog* log = nullptr;          ///< what it gets is printed here while the reporter exists; null: none
-  int64_t steps = 0;              ///< of the whole run
+  RunLog* log = nullptr;          ///< its messages are printed here while the reporter exists; null: none
+  int64_t steps = 0;              ///< steps of the whole run
   BatchRamp ramp = BatchRamp(1);  ///< the sequences of each step
-  int64_t every_steps = 1;        ///< >= 1; the console shows these, the first step of this start and the last
+  int64_t every_steps = 1;  ///< >= 1; the console shows every such step, the first step of this start and the last
   ModelFlops flops_per_token;
-  double peak_flops = 0;    ///< of all ranks together, per second; 0: not known, so mfu is null
-  std::string peak_source;  ///< its source, or why it is not known
+  double peak_flops = 0;    ///< rate of all ranks together, per second; 0: unknown, so mfu is null
+  std::string peak_source;  ///< origin of the peak, or why it is unknown
   bool sleeps = false;      ///< nothing is trained: there are no losses and norms
-  double dilation = 1;      ///< a step takes so many times as long as its record says
+  double dilation = 1;      ///< a step takes this multiple of the recorded time
 };
 
 /// Every line of metrics.jsonl is a complete JSON object, written at once. A number that is not finite is null, and
-/// "note" names it. A restart appends a "start" event; lines of steps after the restart point stay as history, so of
-/// lines with equal "step" the last one counts. A torn last line of a killed run is removed. Any thread may call any
-/// member.
+/// "note" names it. A restart appends a "start" event; lines of steps after the restart point stay as history, so the
+/// last line with a given "step" counts. A torn last line of a killed run is removed. Any thread may call any member.
 class Console;
 class CommunicationSummary;
 class EventFile;
@@ -143,7 +142,7 @@ class Reporter {
   void Validation(int64_t step, double loss);
   void Checkpoint(const CheckpointRecord& record);
   void Trace(const TraceRecord& record);
-  /// The checkpoint of `step` is not committed; each reason is one line.
+  /// The checkpoint of `step` was not committed; each reason is one line.
   void CheckpointFailed(int64_t step, const std::vector<std::string>& reasons);
   /// The run ends after `step`, before its last step, and why.
   void Stop(int64_t step, std::string_view reason);
@@ -151,9 +150,9 @@ class Reporter {
   void Spike(int64_t step, const std::string& reason);
   /// The update of `step` was skipped, and the run continues.
   void Skipped(int64_t step, const std::string& reason);
-  /// The batch has another size from `step` on, which is about to begin.
+  /// The batch size changes from `step` on, which is about to begin.
   void Grows(int64_t step, int64_t sequences);
-  /// The copies of the state after `step` that `ranks` hold differ from others; it is not saved.
+  /// The copies of the state after `step` on `ranks` differ from the others; the state is not saved.
   void Corrupt(int64_t step, const std::vector<int>& ranks, const std::string& reason);
   /// `step` is discarded: the run continues from the checkpoint of `to`.
   void RolledBack(int64_t step, int64_t to, const std::string& reason);
@@ -164,11 +163,11 @@ class Reporter {
   /// A line on the console only.
   void Say(const std::string& text, Worth worth = Worth::kNormal);
   void SayLine(const BlockLine& line);
-  /// On a terminal, until the next line: what takes long now, "saving", and after which step.
+  /// On a terminal, until the next line: shows a long activity, such as "saving", and after which step.
   void Doing(int64_t step, std::string_view what);
   void Doing(std::string_view what);
-  /// Lines on the console, after End(): what this start has done. Of communication, the mean of the steps for which it
-  /// is known; the first step of this start is left out if there are others.
+  /// Prints a summary of this start on the console, after End(). Communication is the mean of the steps for which it is
+  /// known, without the first step of this start if there are others.
   void SaySummary();
   /// `rank_peak_bytes`: the high-water mark of each rank; `outside_bytes`: the most memory of a rank outside its
   /// arenas.
@@ -181,17 +180,17 @@ class Reporter {
   /// Writes a warning, or keeps it until there is a "start" event.
   void TakeWarning(const std::string& text);
   void WriteWarning(const std::string& text);
-  /// Prints and records what became of the event file; nothing if the text is empty.
+  /// Prints and records an error of the event file; nothing if the text is empty.
   void Complain(const std::string& of_events);
-  /// If the console is not read (a closed pipe, a terminal that is gone or paused), metrics.jsonl says so, and the run
-  /// continues.
+  /// If nobody reads the console (a closed pipe, a terminal that is gone or paused), metrics.jsonl notes it, and the
+  /// run continues.
   void Print(const std::string& line, Worth worth = Worth::kNormal);
   /// Shows a line until the next one, on a terminal; several times a second at most.
   void Show(const std::string& line);
   void ShowNow(const std::string& line);
   std::string StepRow(const StepRecord& record) const;
   void PrintStep(const StepRecord& record);
-  /// Seconds to the last step, at the mean time of a sequence in the latest steps.
+  /// Estimated seconds to the last step, from the mean time of a sequence in the latest steps.
   double SecondsLeft(int64_t step) const;
 
   const ReportOptions options_;

@@ -14,21 +14,21 @@ namespace espalier {
 
 class Reporter;
 
-/// While it exists, the default logger prints plain lines on the standard output, and gives them to a reporter once
-/// there is one: so that they do not mix with the line that the console shows, and warnings get into metrics.jsonl.
+/// While it exists, the default logger prints plain lines on the standard output, and passes them to a reporter once
+/// there is one, so that they do not mix with the line that the console shows, and warnings get into metrics.jsonl.
 /// Rank 0 prints "info" unless quiet, and "debug" if verbose; other ranks print warnings.
 class RunLog {
  public:
   RunLog(int rank, Verbosity verbosity);
-  /// Gives the former logger back.
+  /// Restores the former logger.
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
-  /// `reporter` gets what is logged from now on, and the warnings logged before; null: none does.
+  /// `reporter` gets all messages from now on, and the earlier warnings; null: no reporter.
   void SendTo(Reporter* reporter);
 
-  /// On a terminal, until the next line: what takes long now, before there is a reporter; not on a quiet console.
+  /// On a terminal, until the next line: shows a long activity before there is a reporter; not on a quiet console.
   void Doing(std::string_view what);
 
  private:

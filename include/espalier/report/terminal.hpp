@@ -5,13 +5,13 @@
 
 namespace espalier {
 
-/// A screen of lines that can be written again. Owns a descriptor of it.
+/// A screen of lines that can be overwritten. Owns a descriptor of it.
 class Terminal {
  public:
-  /// The terminal that shows what is written to `descriptor`. None if that is a file or a pipe, if TERM is unset or
-  /// "dumb", or if it is not known where the text goes. Open MPI gives every rank a terminal of its own and passes on
-  /// what it reads there, so under a launcher only the launcher's standard output counts: it must be the parent of this
-  /// process, and no option of its may change what it passes on.
+  /// The terminal that shows the output of `descriptor`. None if that is a file or a pipe, if TERM is unset or "dumb",
+  /// or if it is unknown where the text goes. Open MPI gives every rank a terminal of its own and forwards its output,
+  /// so under a launcher only the launcher's standard output counts: the launcher must be the parent of this process,
+  /// and must have no option that changes the output.
   static std::optional<Terminal> Of(int descriptor);
 
   ~Terminal();

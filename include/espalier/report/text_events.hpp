@@ -1,4 +1,4 @@
-// Texts for TensorBoard, apart from those of a run.
+// Texts for TensorBoard in a folder of their own.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ struct TextEvent {
   std::string text;  ///< Markdown; bytes that are not UTF-8 are replaced
 };
 
-/// Writes texts of one step, at `time` (seconds since 1970), as an event file of its own in `folder`, which must be
-/// there. It supersedes no other file. Throws UserError (kFault) if it cannot be written.
+/// Writes texts of one step, at `time` (seconds since 1970), as a new event file in `folder`, which must exist. It
+/// replaces no other file. Throws UserError (kFault) if it cannot be written.
 void WriteTextEvents(const std::string& folder, int64_t step, double time, const std::vector<TextEvent>& texts);
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
-// Clocks over the programs of all ranks: a discrete-event simulation of one step. Lanes run in program order, waits and
-// the meetings of groups and pairs order them, transfers share ports, kernels slow down while transfers run. It runs
-// the programs that the executor runs and decides nothing. Deterministic.
+// Clocks over the programs of all ranks: a discrete-event simulation of one step. Lanes run in program order; waits,
+// collectives and messages order them; transfers share ports; kernels slow down while transfers run. It runs the same
+// programs as the executor and decides nothing. Deterministic.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace espalier {
 
-/// A part of the machine that is slower than the rest: everything of that kind on these ranks takes `factor` times as
-/// long. A transfer takes the highest factor of its members. Factors of the same rank are multiplied.
+/// A part of the machine that is slower than the rest: everything of that kind on these ranks takes `factor` times its
+/// normal time. A transfer takes the highest factor of its members. Factors of the same rank are multiplied.
 struct Slow {
   enum class What : uint8_t { kCompute, kLinks } what = What::kCompute;
   int first_rank = 0, last_rank = 0;
@@ -24,11 +24,11 @@ struct SimulateOptions {
   /// Ranks that must have the same times are simulated once (src/simulate/fold.cpp); false: every rank by itself. The
   /// times are bitwise the same.
   bool fold = true;
-  /// Kernels run at (1 - node_slowdown), at (1 - network_slowdown), or at their product while the rank has transfers in
-  /// progress at the port of its node, of the network, or at both. k transfers at one port of a rank in the same
-  /// direction get 1 / k of it each; a send uses one direction, a recv the other, a collective both. A transfer goes at
-  /// the smallest share of its members. false: every instruction takes its own cost, as on the waiting device
-  /// (run.device = "sleep").
+  /// While the rank transfers at its node port, kernels run at the rate (1 - node_slowdown); at its network port, at (1
+  /// - network_slowdown); at both, at the product. k transfers at one port of a rank in the same direction get 1 / k of
+  /// the rate each; a send uses one direction, a recv the other, a collective both. A transfer runs at the smallest
+  /// share of its members. false: every instruction takes its own cost, as on the waiting device (run.device =
+  /// "sleep").
   bool interference = true;
   /// Relative standard deviation of kernel times. A kernel takes max(0.1, 1 + jitter x) of its cost; x is standard
   /// normal, element 2^32 rank + instruction of the stream "simulate.jitter" of `seed` (NormalAt). Nothing is folded.
@@ -42,7 +42,7 @@ struct SimulateOptions {
 struct WorldPrograms {
   const Mesh& mesh;
   const std::vector<int>& representative;                         ///< by rank: the lowest rank with the same program
-  std::function<std::shared_ptr<const Program>(int)> program_of;  ///< of a representative
+  std::function<std::shared_ptr<const Program>(int)> program_of;  ///< program of a representative
 };
 
 /// The step of one class of ranks that have the same times.
@@ -50,9 +50,10 @@ struct RankTimes {
   int rank = 0;   ///< the lowest one
   int ranks = 1;  ///< their number
   int stage = 0;
-  double end_us = 0;    ///< of its own last instruction
-  Breakdown breakdown;  ///< of the whole step
-  /// Costs of all its instructions, kernels and transfers, by their origin; without slow parts, jitter, interference.
+  double end_us = 0;    ///< end of the rank's last instruction
+  Breakdown breakdown;  ///< breakdown of the whole step
+  /// Costs of all its instructions, kernels and transfers, by their origin; slow parts, jitter and interference are not
+  /// included.
   ByCostSource<double> by_source_us{};
 };
 

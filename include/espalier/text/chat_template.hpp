@@ -1,5 +1,5 @@
-// Chat templates: conversations to text, and which of it the assistant says. A template is a Jinja2 program, as Hugging
-// Face's tokenizers have them; doc/finetune.md lists what of Jinja2 is supported.
+// Chat templates: turn conversations into text and mark the parts that the assistant says. A template is a Jinja2
+// program, as Hugging Face's tokenizers have; doc/finetune.md lists the supported parts of Jinja2.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ struct RenderedText {
   std::vector<TextSpan> spans;
 };
 
-/// A template and the special tokens of its tokenizer. Immutable: any number of threads may use it at once. Its
-/// functions throw UserError (kData) with the template's name and line for whatever they do not know.
+/// A template and the special tokens of its tokenizer. Immutable: any number of threads may share it. Unsupported
+/// constructs throw UserError (kData) with the template's name and line.
 class ChatTemplate {
  public:
   /// `tokens`: names such as "bos_token" and their texts.
@@ -36,20 +36,20 @@ class ChatTemplate {
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;
 
-  /// "chatml", a file, or, if `choice` is empty, what is beside the tokenizer: chat_template.jinja, else the
+  /// "chatml", a file, or, if `choice` is empty, the tokenizer's own: chat_template.jinja in its folder, else the
   /// chat_template of tokenizer_config.json. `tokenizer` may be null.
   static std::shared_ptr<const ChatTemplate> Load(const std::string& choice, const Tokenizer* tokenizer);
 
   /// The text of an object with "messages" ({"role", "content"}) or "conversations" ({"from", "value"}).
   std::string Render(const nlohmann::ordered_json& object) const;
-  /// The same, with what the assistant says: what the template makes within {% generation %}, or, if it has no such
-  /// block, what an assistant's message adds to the text of the messages before it.
+  /// The same, with the spans that the assistant says: the output of {% generation %} blocks, or, if the template has
+  /// none, the text that an assistant's message adds to the messages before it.
   RenderedText RenderMarked(const nlohmann::ordered_json& object) const;
   /// Whether the template has {% generation %} blocks.
   bool MarksItself() const { return marks_itself_; }
 
   const std::string& name() const { return name_; }
-  /// Tells apart what renders differently.
+  /// Differs for templates that render differently.
   const std::string& identity() const { return identity_; }
 
  private:
@@ -63,10 +63,10 @@ class ChatTemplate {
   bool marks_itself_ = false;
 };
 
-/// How the end of a span becomes tokens: as it is, or without the blanks after the special token that ends a turn.
+/// Which tokens the end of a span includes: exact, or without the blanks after the special token that ends a turn.
 enum class SpanEnds : uint8_t { kExact, kAtSpecialToken };
 
-/// Appends the ids of a text, and for each 1 if a part of it is in a span, else 0. Without a tokenizer bytes are ids.
+/// Appends the ids of a text, and for each id 1 if it overlaps a span, else 0. Without a tokenizer bytes are ids.
 void EncodeMarked(const Tokenizer* tokenizer, const RenderedText& text, SpanEnds ends, std::vector<int32_t>& ids,
                   std::vector<uint8_t>& marked);
 

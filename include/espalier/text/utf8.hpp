@@ -1,4 +1,4 @@
-// UTF-8: checking, and the pieces of it that a stream may print.
+// UTF-8: checks it, and finds the prefix that a stream may print.
 #pragma once
 
 #include <cstddef>

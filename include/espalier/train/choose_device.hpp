@@ -1,4 +1,4 @@
-// Which device each rank of a run computes on, and which transport carries their messages.
+// Which device each rank of a run computes on, and which transport carries the messages.
 #pragma once
 
 #include <memory>
@@ -14,15 +14,15 @@ namespace espalier {
 /// The GPUs that a rank found.
 struct GpusOfRank {
   std::string host;
-  int node_rank = 0;      ///< among the ranks of its host
+  int node_rank = 0;      ///< position among the ranks of its host
   std::vector<Gpu> gpus;  ///< visible ones
   std::string missing;    ///< why there are none
 
   auto Fields() { return std::tie(host, node_rank, gpus, missing); }
 };
 
-/// The GPU of a rank: the ranks of a node take its GPUs in turn. If the launcher shows each rank only one GPU, that
-/// one.
+/// The GPU of a rank: the ranks of a node take its GPUs in turn. If the launcher shows each rank only one GPU, it is
+/// that one.
 const Gpu& GpuOf(const GpusOfRank& rank);
 
 /// The settings after "auto" is resolved.
@@ -43,18 +43,18 @@ DeviceChoice Choose(RunDevice device, Transport transport, const std::vector<Gpu
                     Sharing sharing = Sharing::kOverMpi);
 
 /// Throws UserError (kDeck) if the GPU has no matmuls for the deck's precision: fp8 needs compute capability 8.9, and
-/// scales by row 9.0, no other.
+/// scales by row need exactly 9.0.
 void CheckPrecision(const Deck::Precision& precision, const Gpu& gpu);
 
-/// A sentence: what run.device = "auto" would resolve to on this host, and why. Never fails.
+/// A sentence: the device that run.device = "auto" would choose on this host, and why. Never fails.
 std::string PredictDevice(const Deck& deck);
 
-/// Why fp32 is the better `precision.compute` on this processor, in words; "" if it is not: the deck has it, or the
-/// level of instructions multiplies bf16.
+/// A message why fp32 is the better `precision.compute` on this processor; "" if the deck already has it, or the
+/// instruction level multiplies bf16.
 std::string PrecisionAdvice(const Deck& deck);
 
 /// The device that `plan` compiles for, kCpu or kCuda, and why. For run.device = "auto": cuda if this host has a GPU or
-/// the deck asks for nccl. For "sleep": the device of run.cluster; throws UserError (kDeck) if that cannot be read.
+/// the deck asks for nccl. For "sleep": the device of run.cluster; throws UserError (kDeck) if the file cannot be read.
 struct PlannedDevice {
   RunDevice device;
   std::string reason;

@@ -8,15 +8,16 @@
 namespace espalier {
 
 struct CountedSteps {
-  LoadedDeck loaded;  ///< with run.steps, if it is known
-  std::string words;  ///< how run.steps follows from run.epochs, or why that is not known yet; empty: the deck says it
+  LoadedDeck loaded;  ///< with run.steps if it is known
+  std::string words;  ///< how run.steps follows from run.epochs, or why it is unknown yet; empty: the deck sets
+                      ///< run.steps
 };
 
-/// Opens the data if the deck says run.epochs, and nothing has to be counted for that. Data that cannot be opened are
-/// no error here. Throws UserError (kDeck) as WithStepsOfEpochs does.
+/// Opens the data if the deck sets run.epochs and the number of samples is known without counting. Data that cannot be
+/// opened are no error here. Throws UserError (kDeck) as WithStepsOfEpochs does.
 CountedSteps CountSteps(LoadedDeck loaded);
 
-/// The deck with run.steps. Throws UserError (kDeck) if it is not known yet.
+/// The deck with run.steps. Throws UserError (kDeck) if the number is not known yet.
 LoadedDeck RequireSteps(LoadedDeck loaded);
 
 }  // namespace espalier

@@ -10,20 +10,20 @@ namespace espalier {
 
 /// Which shapes of a deck are measured.
 enum class Shapes : uint8_t {
-  kOwn,         ///< as the deck says
+  kOwn,         ///< as in the deck
   kNeighbours,  ///< also half and twice batch.micro, and half and twice model.seq_len
 };
 
 struct MeasureOptions {
   std::string file;                    ///< cluster file, made or extended
   std::vector<std::string> decks;      ///< may be empty: only the machine and its messages
-  std::vector<std::string> overrides;  ///< of every deck
+  std::vector<std::string> overrides;  ///< overrides of every deck
   Shapes shapes = Shapes::kOwn;
 };
 
-/// Measures on all ranks of the job at the same time; rank 0 prints what was measured and writes the file. Rows that it
-/// measures replace those of an earlier file of the same machine; others stay. Starts and ends MPI. Throws UserError:
-/// kDeck for wrong decks and for a file that is of another machine or cannot be read.
+/// Measures on all ranks of the job at the same time; rank 0 prints the measurements and writes the file. New rows
+/// replace rows of an earlier file of the same machine; other rows stay. Starts and ends MPI. Throws UserError: kDeck
+/// for wrong decks, and for a file that cannot be read or belongs to another machine.
 ExitStatus Measure(const MeasureOptions& options);
 
 }  // namespace espalier

@@ -14,7 +14,7 @@ namespace espalier {
 
 /// Prefix of the names of weights. Moments are named "optimizer/<moment>/<parameter>".
 inline constexpr std::string_view kParameterPrefix = "parameters/";
-/// The parameter's own name, of that of its weights.
+/// The parameter's name, given the name of its weights.
 inline std::string ParameterName(std::string_view weights) {
   return std::string(weights.substr(kParameterPrefix.size()));
 }
@@ -23,7 +23,7 @@ inline std::string ParameterName(std::string_view weights) {
 class ParameterIndex {
  public:
   explicit ParameterIndex(const Compilation& compilation);
-  /// Index in Compilation::parameters of the parameter that `state` is, or is a moment of.
+  /// Index in Compilation::parameters of the parameter to which `state` belongs (itself or a moment).
   size_t Of(std::string_view state) const;
 
  private:

@@ -5,20 +5,20 @@
 
 namespace espalier {
 
-/// From now on these signals are only noted; a second INT within 10 s of the first ends the process at once. HUP stays
-/// ignored if it was at the start (nohup). PIPE and XFSZ are ignored, since the calls report EPIPE and EFBIG. If the
-/// soft limit of CPU time equals the hard one, it is lowered to nine tenths. Must be called first in main, so that no
-/// signal ends a rank while MPI starts, and again after MPI has started, since MPI may install handlers. Signals noted
-/// so far stay noted.
+/// From now on these signals are only recorded; a second INT within 10 s of the first ends the process at once. HUP
+/// stays ignored if it was ignored at the start (nohup). PIPE and XFSZ are ignored, since the calls report EPIPE and
+/// EFBIG. If the soft limit of CPU time equals the hard one, it is lowered to nine tenths. Call it first in main, so
+/// that no signal ends a rank while MPI starts, and again after MPI has started, since MPI may install handlers.
+/// Signals recorded so far are kept.
 void CatchStopSignals();
 
-/// From now on the first of them is said at once, in one line on standard error: for rank 0 of a run that trains.
+/// From now on the first signal is reported at once, in one line on standard error: for rank 0 of a training run.
 void SayStopSignals();
 
 /// Blocks the signals until CatchStopSignals, also across exec of another image in this process.
 void HoldStopSignals();
 
-/// The signals (and PIPE) end the process again, and one that was already noted ends it now: for commands that have
+/// The signals (and PIPE) end the process again, and an already recorded one ends it now: for commands that have
 /// nothing to save.
 void ReleaseStopSignals();
 

@@ -15,7 +15,7 @@ namespace espalier {
 struct CoresOfRank {
   std::string node;        ///< equal where ranks share cores
   std::vector<int> cores;  ///< affinity, rising
-  int node_cores = 1;      ///< that the node has
+  int node_cores = 1;      ///< cores of the node
   int asked = 0;           ///< OMP_NUM_THREADS; 0: unset
 
   auto Fields() { return std::tie(node, cores, node_cores, asked); }
@@ -26,12 +26,12 @@ CoresOfRank CoresOfThis();
 
 struct Threads {
   int count = 1;       ///< per rank, the same on all: the slowest rank sets the pace
-  int cores = 0;       ///< that all ranks together may use, on rank 0; 0: not known, or no thread computes
-  std::string notice;  ///< a line for the user where the number may surprise; otherwise empty
+  int cores = 0;       ///< cores that all ranks together may use, on rank 0; 0: unknown, or no thread computes
+  std::string notice;  ///< a line for the user if the number may surprise; otherwise empty
 };
 
-/// run.threads, otherwise OMP_NUM_THREADS, otherwise the rank's share of the cores that it may use: a core that k ranks
-/// may use counts 1/k.
+/// run.threads, otherwise OMP_NUM_THREADS, otherwise the rank's share of its available cores: a core that k ranks may
+/// use counts 1/k.
 Threads ChooseThreads(int64_t run_threads, std::span<const CoresOfRank> ranks);
 
 /// ChooseThreads from the cores of all ranks, with the same result on every rank. Collective.
@@ -41,10 +41,10 @@ Threads AgreeOnThreads(const Deck& deck, World& world);
 int ThreadCount(const Deck& deck);
 
 /// If kernels will have several threads, and the environment sets no wait policy, executes this program again (exec)
-/// with one: threads that wait spin for a moment only (GOMP_SPINCOUNT), or not at all where the ranks of this node have
-/// more threads than cores (OMP_WAIT_POLICY=passive). GNU OpenMP's own default spins for milliseconds, and keeps the
-/// cores from the threads, or the other programs, that they wait for. OpenMP reads its policy when it is loaded, so it
-/// cannot be set later. Must be called before MPI starts. Returns if there is nothing to do.
+/// with a policy: waiting threads spin only for a moment (GOMP_SPINCOUNT), or not at all if the ranks of this node have
+/// more threads than cores (OMP_WAIT_POLICY=passive). GNU OpenMP's default spins for milliseconds, and blocks the cores
+/// for the threads, or other programs, that it waits for. OpenMP reads its policy when it is loaded, so it cannot be
+/// set later. Must be called before MPI starts. Returns if there is nothing to do.
 void WaitBriefly(const Deck& deck);
 
 /// How threads of this process wait, in words: "short spins".

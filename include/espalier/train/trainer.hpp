@@ -1,4 +1,4 @@
-// Trains as a deck says, on all ranks of the job.
+// Trains as specified by a deck, on all ranks of the job.
 #pragma once
 
 #include <chrono>
@@ -12,13 +12,13 @@ namespace espalier {
 
 struct RunOptions {
   DeckArguments arguments;
-  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();  ///< of the process
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();  ///< start of the process
   Verbosity verbosity = Verbosity::kNormal;
-  std::string restart;  ///< "latest", a checkpoint's folder, or empty: as checkpoint.restart says
+  std::string restart;  ///< "latest", a checkpoint's folder, or empty: as in checkpoint.restart
 };
 
 /// Trains until run.steps, or until a signal or the time limit stops the run (kStopped). Starts and ends MPI. Throws
-/// UserError for whatever ends the run otherwise; AgreedError where all ranks know of it.
+/// UserError if the run ends in any other way; AgreedError if all ranks know the error.
 ExitStatus Train(const RunOptions& options);
 
 }  // namespace espalier

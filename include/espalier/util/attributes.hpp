@@ -21,7 +21,7 @@ struct Attributes {
     CHECK(it != numbers.end(), "op attribute {} is missing", name);
     return it->second;
   }
-  /// A number that is a whole one, such as an extent or a count.
+  /// An integer, such as an extent or a count.
   int64_t Integer(std::string_view name) const { return static_cast<int64_t>(Number(name)); }
   int64_t IntegerOr(std::string_view name, int64_t otherwise) const {
     const auto it = numbers.find(name);

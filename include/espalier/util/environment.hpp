@@ -11,7 +11,7 @@ namespace espalier {
 struct EnvironmentVariable {
   const char* name;
   const char* meaning;                 ///< for people, one line
-  std::vector<std::string> allowed{};  ///< empty: any text, which is checked where it is used
+  std::vector<std::string> allowed{};  ///< empty: any text, which is checked when it is used
 };
 
 /// All of them.
@@ -20,7 +20,7 @@ std::span<const EnvironmentVariable> EnvironmentVariables();
 /// The value of a variable of the list; nullopt if it is unset or empty.
 std::optional<std::string> FromEnvironment(const std::string& name);
 
-/// Throws UserError (kDeck) naming every variable of the list with a value that is not allowed, and those that are.
+/// Throws UserError (kDeck) that names every listed variable with an invalid value, and the allowed values.
 void CheckEnvironment();
 
 /// "NAME = value (meaning)" for every variable of the list that is set, and for all others that begin with ESPALIER_.

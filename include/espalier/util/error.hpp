@@ -16,7 +16,7 @@ enum class ExitStatus : int {
   kFault = 1,       ///< any error not named below
   kDeck = 2,        ///< the deck or the command line is wrong
   kData = 3,        ///< data or checkpoint refused
-  kDoesNotFit = 4,  ///< the plan needs more memory than there is
+  kDoesNotFit = 4,  ///< the plan needs more memory than the machine has
   kStopped = 75,    ///< stopped early with a committed checkpoint: run again
 };
 

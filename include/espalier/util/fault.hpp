@@ -22,7 +22,7 @@ class FaultStages {
 /// (fails like a system call), "nomem" (std::bad_alloc). n >= 1 counts visits of the stage in this process, 1 if
 /// omitted; each fault happens once. The stage "instruction-K" is instruction K of any program; its actions are also
 /// "skip" (it is not run, but counts as finished) and "nan" (kernels: the first element of the first output becomes a
-/// NaN). Throws UserError (kDeck) listing what is allowed.
+/// NaN). Throws UserError (kDeck) that lists the allowed texts.
 void ArmFault(const std::string& text);
 
 /// Arms the fault of ESPALIER_FAULT.

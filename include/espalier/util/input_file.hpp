@@ -1,5 +1,5 @@
-// Files that are read. No other source opens a file to read it (tests/readers.py). Opening never waits, not even for
-// the writer of a pipe, so that a signal can always end the program; and every size has a limit.
+// Opens files for reading. No other source opens a file to read it (tests/readers.py). Opening never waits, not even
+// for the writer of a pipe, so that a signal can always end the program; and every size has a limit.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace espalier {
 /// Whether a symbolic link as the last name of a path is followed.
 enum class Symlinks : uint8_t { kFollow, kRefuse };
 
-/// What a file is to be.
+/// Limits and name of a kind of file.
 struct FileKind {
   std::string_view what = "file";  ///< for messages: "tokenizer"
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
@@ -24,7 +24,7 @@ struct FileKind {
 /// with its position instead of a signal.
 class InputFile {
  public:
-  /// Throws UserError (kData) with path and reason: it cannot be opened, is larger than its kind allows, or is a
+  /// Throws UserError (kData) with path and reason: the file cannot be opened, is larger than its kind allows, or is a
   /// folder, a pipe, a socket or a device.
   explicit InputFile(std::string path, const FileKind& kind = {});
   ~InputFile();
@@ -32,7 +32,7 @@ class InputFile {
   InputFile& operator=(InputFile&&) = delete;
 
   const std::string& path() const { return path_; }
-  /// When it was opened; 0 for files of /proc.
+  /// The size when it was opened; 0 for files of /proc.
   int64_t bytes() const { return bytes_; }
   /// Reads exactly `bytes` from `offset`. Throws UserError (kData) if it cannot.
   void ReadAt(int64_t offset, void* out, int64_t bytes) const;
@@ -45,7 +45,7 @@ class InputFile {
   int64_t bytes_ = 0;
 };
 
-/// The whole file. Throws as InputFile, also if it has more bytes than its size says.
+/// Reads the whole file. Throws as InputFile does, also if the file has more bytes than its size.
 std::string ReadFile(const std::string& path, const FileKind& kind);
 
 /// A file of /proc or /sys; "" if it cannot be read.
@@ -60,7 +60,7 @@ class InputLines {
 
   struct Line {
     std::string_view text;  ///< without its newline, until the next call; empty if the line is too long
-    bool complete = false;  ///< it ends with a newline
+    bool complete = false;  ///< the line ends with a newline
     bool too_long = false;
   };
   /// Sets the next line; false at the end of the file, as it was when it was opened. Throws as InputFile::ReadAt.
@@ -71,8 +71,8 @@ class InputLines {
 
   InputFile file_;
   const int64_t most_;
-  int64_t offset_ = 0;  ///< of what is read next
-  std::string block_;   ///< bytes from `begin_` on are not given out yet
+  int64_t offset_ = 0;  ///< offset of the next read
+  std::string block_;   ///< bytes from `begin_` on have not been returned yet
   size_t begin_ = 0;
 };
 

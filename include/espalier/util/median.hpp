@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-/// The middle value; the mean of the two middle ones if their number is even. NaN of no values.
+/// The middle value; the mean of the two middle ones if their number is even. NaN if there are no values.
 inline double MedianOf(std::vector<double> values) {
   if (values.empty()) return std::nan("");
   std::ranges::sort(values);

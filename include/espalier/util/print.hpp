@@ -1,4 +1,4 @@
-// Console output that does not end the program when its reader is gone.
+// Console output that does not end the program when its reader has exited.
 #pragma once
 
 #include <fmt/core.h>
@@ -11,8 +11,8 @@
 
 namespace espalier {
 
-/// Prints to the standard error. Unlike fmt::print it does not throw: text that cannot be written (a closed pipe, a
-/// terminal that is gone) is lost.
+/// Prints to the standard error. Unlike fmt::print it does not throw: text that cannot be written (a closed pipe or
+/// terminal) is lost.
 template <typename... Values>
 void PrintError(fmt::format_string<Values...> format, Values&&... values) {
   const std::string text = fmt::format(format, std::forward<Values>(values)...);
@@ -20,7 +20,7 @@ void PrintError(fmt::format_string<Values...> format, Values&&... values) {
   std::fflush(stderr);
 }
 
-/// A NaN without its sign, which means nothing and would be printed as "-nan"; other numbers as they are.
+/// Removes the meaningless sign of a NaN, which would be printed as "-nan"; other numbers are unchanged.
 inline double PlainNan(double x) { return std::isnan(x) ? std::numeric_limits<double>::quiet_NaN() : x; }
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// Which known word was meant by an unknown one.
+// Finds the known word that an unknown one probably misspells.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@ namespace espalier {
 int EditDistance(std::string_view a, std::string_view b);
 
 /// True if words at this edit distance may be misspellings of each other: `name` differs in at most two places, or in a
-/// third of its letters if it is long.
+/// third of its characters if it is long.
 bool IsNear(int distance, std::string_view name);
 
 /// The candidate nearest to `name` if it is near enough to be a misspelling; else empty. A candidate that begins with
-/// `name` (of three letters or more) counts as one edit away.
+/// `name` (at least three characters) counts as one edit away.
 std::string Nearest(std::string_view name, const std::vector<std::string>& candidates);
 
 /// " (did you mean x?)", or nothing.

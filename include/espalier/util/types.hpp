@@ -18,7 +18,7 @@ inline constexpr std::array kDtypes = {Dtype::kF32, Dtype::kBf16, Dtype::kI32, D
 
 constexpr bool IsFp8(Dtype dtype) { return dtype == Dtype::kF8E4M3 || dtype == Dtype::kF8E5M2; }
 
-/// What runs a program: the host's cores, or one GPU per rank. Workspaces and bits depend on it.
+/// The device that runs a program: the host's cores, or one GPU per rank. Workspaces and bits depend on it.
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
 /// Bytes of one element.

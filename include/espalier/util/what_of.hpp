@@ -5,7 +5,7 @@
 
 namespace espalier {
 
-/// What an exception says, with a remedy where the library of C++ says only its name.
+/// The message of an exception; adds a remedy where the C++ library has only a name.
 std::string WhatOf(const std::exception& error);
 
 }  // namespace espalier

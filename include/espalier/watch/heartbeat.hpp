@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-/// What a rank is doing.
+/// The activity of a rank.
 enum class Activity : int32_t {
   kStart,       ///< before and in the first step, which may be slow
   kStep,        ///< in a training step
@@ -18,7 +18,7 @@ enum class Activity : int32_t {
   kSaving,      ///< writing or reading a checkpoint: storage may be slow
   kEvaluating,  ///< validation
   kEnded,       ///< all steps done
-  kEndingJob,   ///< its watchdog reports why it ends the job; no other rank needs to
+  kEndingJob,   ///< its watchdog reports why it ends the job, so that no other rank needs to
 };
 std::string_view Name(Activity activity);  ///< "in a step", "between steps", ...
 
@@ -34,7 +34,7 @@ struct HeartbeatRecord {
   int64_t pulse = 0;             ///< how often the file was written
   std::atomic<int64_t> step{0};  ///< the current step or, between steps, the last one; 1 is the first
   std::atomic<Activity> activity{Activity::kStart};
-  Progress training, forward;  ///< of the training program; of proof and validation
+  Progress training, forward;  ///< progress of the training program, and of proof and validation
 };
 
 /// A copy of a record in plain numbers.
@@ -46,25 +46,24 @@ struct Heartbeat {
   int64_t pulse = 0;
   int64_t step = 0;
   Activity activity = Activity::kStart;
-  std::array<int, kLaneCount> done{};     ///< of the training program
-  std::array<int, kLaneCount> forward{};  ///< of proof and validation
-  int runs = 0;                           ///< of all programs
-  int alive = 0;                          ///< of the training program's device
+  std::array<int, kLaneCount> done{};     ///< counts of the training program
+  std::array<int, kLaneCount> forward{};  ///< counts of proof and validation
+  int runs = 0;                           ///< runs of all programs
+  int alive = 0;                          ///< sign of life of the training program's device
 
   /// True if the process ids of both ranks are from the same namespace.
   bool SharesProcesses(const Heartbeat& other) const {
     return host == other.host && process_table == other.process_table;
   }
-  /// True if nothing has finished between the two: all is equal except the pulse.
+  /// True if nothing has finished between the two: all fields except the pulse are equal.
   bool SamePlace(const Heartbeat& other) const;
 };
 
 /// `run.dir`/heartbeat.
 std::string HeartbeatFolder(const std::string& run_dir);
 
-/// Creates the folder if necessary, and removes the heartbeats of a run that was killed, which would be mistaken for
-/// ours. Other files stay. Throws UserError (kFault) if the folder is a link, or a name that a heartbeat needs cannot
-/// be removed.
+/// Creates the folder if necessary, and removes the heartbeats of a killed run, which would be taken for ours. Other
+/// files stay. Throws UserError (kFault) if the folder is a link, or a name that a heartbeat needs cannot be removed.
 void PrepareHeartbeatFolder(const std::string& folder);
 
 /// The record of this rank and its file, which is removed with the object. Problems with the file do not affect the

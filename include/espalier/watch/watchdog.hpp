@@ -1,6 +1,6 @@
-// Ends a job that hangs and names the rank that is to blame. When nothing has finished on this rank for some time, the
+// Ends a job that hangs and names the rank at fault. When nothing has finished on this rank for some time, the
 // watchdog's thread reads the heartbeats of all ranks. It also ends this rank when another rank on its node has died,
-// whatever the launcher does.
+// independently of the launcher.
 #pragma once
 
 #include <condition_variable>
@@ -18,15 +18,15 @@ namespace espalier {
 class Watchdog {
  public:
   struct Options {
-    std::string folder;                  ///< of the heartbeats
+    std::string folder;                  ///< folder of the heartbeats
     double limit_s = 0;                  ///< > 0
-    double slow_limit_s = 0;             ///< >= limit_s; for slow activities: the start, saves and loads, the end
-    std::vector<int> node_ranks;         ///< of this host
+    double slow_limit_s = 0;             ///< >= limit_s; limit for slow activities: the start, saves and loads, the end
+    std::vector<int> node_ranks;         ///< ranks on this host
     bool other_hosts = false;            ///< other hosts have ranks, too
     std::function<bool()> asked = {};    ///< this process was asked to end; not set: never
     std::function<void()> refresh = {};  ///< updates the heartbeat; called at every tick, if set
   };
-  /// What the programs of a training step are made from. The result outlives the watchdog.
+  /// Finds the compilation from which the programs of a training step are made. It outlives the watchdog.
   using CompilationFinder = std::function<const Compilation&(int64_t step)>;
   /// Ends the job; it must not return.
   using End = std::function<void()>;
@@ -53,7 +53,7 @@ class Watchdog {
   bool AlreadyReported() const;
   [[noreturn]] void EndAfter(const Heartbeat& dead);
   std::vector<RankStatus> ReadStatuses() const;
-  /// The status of a rank, given two readings half a limit apart.
+  /// The status of a rank, given two readings that are half a limit apart.
   RankStatus Compare(RankStatus now, const RankStatus& before) const;
   /// Reports a network failure when the launcher, which has lost a host, asks all ranks to end.
   void ReportBeforeExit();

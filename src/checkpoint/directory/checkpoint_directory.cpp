@@ -25,10 +25,9 @@ const FaultStages kDirectoryStages = {"retention", "remove", "announce", "rename
 
 namespace fs = std::filesystem;
 
-// Each of our names has a step like that of "step-00001200", an id of 32 hex digits, or both. Other names are not
-// touched.
+// Each of our names has a step as in "step-00001200", an id of 32 hex digits, or both. Other names are not touched.
 constexpr std::string_view kStepPrefix = "step-", kTemporaryPrefix = "tmp-", kRemovalPrefix = "del-";
-// An entry of others with a name that we need is moved to "kept-00001200-ID".
+// A foreign entry with a name that we need is moved to "kept-00001200-ID".
 constexpr std::string_view kAsidePrefix = "kept-";
 // `latest` is renewed by renaming "latest-ID", which is written before the commit. If a run ends between the two
 // renames, the id shows that the directory named there was committed.
@@ -186,7 +185,7 @@ std::vector<std::string> Paths(const std::string& checkpoints_dir, const std::ve
   return paths;
 }
 
-// --- what is ours
+// --- ownership
 
 /// Why the directory `name` is not a checkpoint that may be removed; empty if it is.
 std::string WhyNotOurs(const Directory& checkpoints, const std::string& name) {
@@ -280,7 +279,7 @@ std::optional<int64_t> StepOf(std::string_view name) {
 std::vector<std::string> FindCheckpoints(const std::string& checkpoints_dir) {
   std::string latest;
   std::vector<ManifestHead> heads;
-  do {  // again if the run has committed in between
+  do {  // repeat if the run has committed in between
     latest = LatestIn(checkpoints_dir);
     heads = HeadsIn(checkpoints_dir);
   } while (latest != LatestIn(checkpoints_dir));
@@ -332,7 +331,7 @@ std::optional<std::string> FindLatest(const std::string& checkpoints_dir) {
 std::string Resolve(const std::string& restart, const std::string& checkpoints_dir) {
   std::error_code error;
   if (restart != "latest" && fs::is_regular_file(fs::path(restart) / kManifestName, error)) return restart;
-  // The file `latest` in a directory of checkpoints means the checkpoint that it names.
+  // The file `latest` in a directory of checkpoints stands for the checkpoint that it names.
   if (restart.ends_with("/latest") && fs::is_regular_file(restart, error))
     return Resolve("latest", fs::path(restart).parent_path().string());
   const std::vector<std::string> places =
@@ -384,7 +383,7 @@ void SettleCheckpoints(const std::string& checkpoints_dir) {
 
 void RequireSpace(const std::string& dir, int64_t bytes) {
   struct statvfs status {};
-  if (::statvfs(dir.c_str(), &status) != 0) return;  // not known; writing will show
+  if (::statvfs(dir.c_str(), &status) != 0) return;  // unknown; the write will fail if there is no room
   const auto free = static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize);
   const int64_t need = bytes + bytes / 10;
   if (free < need)

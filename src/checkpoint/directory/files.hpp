@@ -8,8 +8,8 @@
 
 namespace espalier {
 
-/// Bytes that are read or written at once and then checked: they stay in the core's cache in between. A multiple of the
-/// block size of Crc32c (48 KiB) and of a page.
+/// Bytes that are read or written and then checked in one go: they stay in the core's cache in between. A multiple of
+/// the block size of Crc32c (48 KiB) and of a page.
 constexpr int64_t kChunkBytes = 480 << 10;
 
 /// Owns a file descriptor.

@@ -9,8 +9,8 @@
 namespace espalier {
 namespace {
 
-/// Computes the checksum of a file from those of its extents, crc_of(index), and of the bytes around them, which are
-/// read.
+/// Computes the checksum of a file from the checksums of its extents, crc_of(index), and from the bytes around them,
+/// which it reads.
 template <typename CrcOf>
 uint32_t Walk(const File& file, const std::vector<Extent>& extents, const CrcOf& crc_of) {
   std::vector<size_t> order(extents.size());

@@ -15,7 +15,7 @@ struct Extent {
 
 struct Checksums {
   uint32_t whole = 0;             ///< CRC-32C of the file
-  std::vector<uint32_t> extents;  ///< by extent, as they were given
+  std::vector<uint32_t> extents;  ///< by extent, in the given order
 };
 
 /// Reads `file` once. Extents are within the file and do not overlap.

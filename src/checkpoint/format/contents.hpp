@@ -10,7 +10,7 @@
 
 namespace espalier {
 
-/// The pieces in one file.
+/// The stored boxes in one file.
 struct Content {
   std::vector<Extent> extents;
   std::vector<std::pair<const ManifestTensor*, const ManifestPiece*>> pieces;  ///< by extent
@@ -22,7 +22,7 @@ std::vector<Content> ContentsOf(const Manifest& manifest);
 /// One line for each entry of `dir` that looks like part of a checkpoint (a shard, or any HDF5 file) but is not listed.
 std::vector<std::string> FindStrangers(const std::string& dir, const Manifest& manifest);
 
-/// "WHERE: 10 bytes, the MANIFEST says 12" if the size of the file differs from the list; else empty.
+/// "WHERE: 10 bytes, the MANIFEST says 12" if the size of the file differs from the list; otherwise empty.
 std::string SizeError(const File& file, const ManifestFile& listed, const std::string& where);
 
 }  // namespace espalier

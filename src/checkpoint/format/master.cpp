@@ -25,7 +25,7 @@ void CreateView(hid_t file, const Manifest& manifest, const ManifestTensor& tens
   const float nan = std::numeric_limits<float>::quiet_NaN();
   HDF5_CALL(H5Pset_fill_value(properties, H5T_NATIVE_FLOAT, &nan));
   const Hdf5Handle whole = Dataspace(tensor.shape), type = ElementType(tensor.dtype);
-  std::map<int, int> count;  // by file: pieces of the tensor so far
+  std::map<int, int> count;  // by file: stored boxes of the tensor so far
   for (const ManifestPiece& piece : tensor.pieces) {
     SelectBox(whole, piece.box);
     const Hdf5Handle source = Dataspace(ExtentsOf(piece.box));

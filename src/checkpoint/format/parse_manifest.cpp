@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kMaxSteps = 2147483647;        // as run.steps
 constexpr int64_t kMaxCount = int64_t{1} << 53;  // samples
 constexpr int64_t kMaxRanks = int64_t{1} << 24;
-constexpr int64_t kMaxExtent = int64_t{1} << 40;  // of a dim
-constexpr int64_t kMaxBytes = int64_t{1} << 58;   // of a tensor or file
+constexpr int64_t kMaxExtent = int64_t{1} << 40;  // limit of a dim
+constexpr int64_t kMaxBytes = int64_t{1} << 58;   // limit of a tensor or file
 constexpr size_t kMaxDims = 8;
 constexpr size_t kMaxLosses = 1000;
 constexpr size_t kMaxWindow = 100000;  // as guard.spike_window
@@ -38,7 +38,7 @@ bool IsShardName(std::string_view name) {
   return std::all_of(digits.begin(), digits.end(), IsDigit);
 }
 
-/// Words between single slashes, none of them "..".
+/// Words between single slashes; none is "..".
 bool IsTensorName(std::string_view name) {
   if (name.empty() || name.size() > kMaxText) return false;
   while (true) {
@@ -133,7 +133,7 @@ class ManifestReader {
     EndLine();
     if (NextIs("window")) ReadWindow();
     if (NextIs("proof")) ReadProof();
-    // An import, which saves step 0, computes nothing.
+    // An import saves step 0 and computes nothing.
     if (!manifest_.metadata.proof && manifest_.metadata.step > 0 && AlwaysProves(manifest_.metadata.version))
       Fail(fmt::format("the proof is missing, which version {} always writes", manifest_.metadata.version));
     if (NextIs("data")) ReadData();
@@ -264,7 +264,7 @@ class ManifestReader {
     return box;
   }
 
-  /// Pieces of one file must not share bytes.
+  /// Stored boxes in one file must not share bytes.
   void CheckApart() const {
     struct Span {
       int file;

@@ -39,7 +39,7 @@ int64_t CreatePiece(hid_t file, const ShardPiece& piece, const std::string& name
 }
 
 /// Creates the file and its layout. HDF5 closes the file before the first byte of a tensor is written. So its lock is
-/// held briefly, disk errors are those of the system, and HDF5 never has a partly written file open.
+/// held briefly, disk errors are the system's own, and HDF5 never has a partly written file open.
 std::vector<int64_t> CreateLayout(const std::string& path, const std::vector<ShardPiece>& pieces) {
   const auto lock = LockHdf5();
   Hdf5Handle file = CreateHdf5File(path);
@@ -51,7 +51,7 @@ std::vector<int64_t> CreateLayout(const std::string& path, const std::vector<Sha
   return offsets;
 }
 
-/// Writes a piece and reads it back, in chunks that stay in the processor's cache. Returns the checksum, computed from
+/// Writes a box and reads it back, in chunks that stay in the processor's cache. Returns the checksum, computed from
 /// memory.
 uint32_t WriteData(const File& file, const ShardPiece& piece, int64_t offset, std::vector<char>& buffer) {
   constexpr int64_t kElement = sizeof(float);
@@ -79,7 +79,7 @@ uint32_t WriteData(const File& file, const ShardPiece& piece, int64_t offset, st
   return crc;
 }
 
-/// Writes the data of all pieces in the order of their offsets, and returns their checksums. The disk syncs while the
+/// Writes the data of all boxes in the order of their offsets, and returns their checksums. The disk syncs while the
 /// rest is written.
 std::vector<uint32_t> WriteAll(const File& file, const std::vector<ShardPiece>& pieces,
                                const std::vector<int64_t>& offsets) {

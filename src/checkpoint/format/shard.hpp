@@ -1,4 +1,4 @@
-// The HDF5 files of a checkpoint, without the header of HDF5 itself.
+// The HDF5 files of a checkpoint; this header does not include HDF5's own.
 #pragma once
 
 #include <functional>
@@ -12,21 +12,21 @@
 
 namespace espalier {
 
-/// One piece to write.
+/// One box to write.
 struct ShardPiece {
   std::string tensor;
-  Shape shape;  ///< of the whole tensor
+  Shape shape;  ///< shape of the whole tensor
   Box box;      ///< global indices
   const void* data = nullptr;
   /// In place of `data`: elements [first, first + count).
   std::function<void(int64_t first, int64_t count, float* out)> read = {};
-  Dtype dtype = Dtype::kF32;                   ///< of `data`; with `read` f32
-  std::optional<uint32_t> crc = std::nullopt;  ///< that the data must have; not set: any
+  Dtype dtype = Dtype::kF32;                   ///< type of `data`; f32 with `read`
+  std::optional<uint32_t> crc = std::nullopt;  ///< CRC-32C that the data must have; not set: any
 
   int64_t Bytes() const { return Volume(ExtentsOf(box)) * SizeOf(dtype); }
 };
 
-/// A shard that was written: its size and checksum, and for each piece its offset and checksum.
+/// A shard file that was written: its size and checksum, and the offset and checksum of each box.
 struct ShardReport {
   struct Place {
     int64_t offset = 0;
@@ -44,12 +44,12 @@ struct ShardReport {
 /// "shard-00003.h5".
 std::string ShardName(int rank);
 
-/// Dataset of a tensor's n-th piece (from 0) in one shard: its name, then "name.2", "name.3", ... A shard has several
-/// if the parts of a stored tensor are sharded separately.
+/// Dataset of a tensor's n-th box (from 0) in one shard file: its name, then "name.2", "name.3", ... A file has several
+/// boxes of a tensor if the parts of a stored tensor are sharded separately.
 std::string DatasetName(const std::string& tensor, int n);
 
-/// Creates `dir`/`name` with one contiguous dataset per piece, syncs it to disk, and reads it back and compares it with
-/// the checksums of memory. Throws UserError, also if a piece has another checksum than it must have.
+/// Creates `dir`/`name` with one contiguous dataset per box, syncs it to disk, reads it back and compares it with the
+/// checksums of memory. Throws UserError, also if a box's checksum differs from the required one.
 ShardReport WriteShard(const Directory& dir, const std::string& name, const std::vector<ShardPiece>& pieces);
 
 /// Creates `dir`/master.h5 and syncs it to disk: every tensor whole, as a virtual dataset over the shards (fill value

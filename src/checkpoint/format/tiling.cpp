@@ -1,4 +1,4 @@
-// Checks that boxes tile a tensor: each is a cell of the grid that their first indices span, and every cell is there.
+// Checks that boxes tile a tensor: each is a cell of the grid that their first indices span, and every cell is present.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-/// The indices at which dim `d` is split: the first index of every piece, sorted, each once.
+/// The indices at which dim `d` is split: the first index of every box, sorted, each once.
 std::vector<int64_t> CutsOf(const std::vector<Box>& pieces, size_t d) {
   std::vector<int64_t> cuts;
   for (const Box& box : pieces) cuts.push_back(box[d].begin);

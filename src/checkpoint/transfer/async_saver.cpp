@@ -58,7 +58,7 @@ void AsyncSaver::Plan(const std::vector<LocalTensor>& local) {
   Place();
 }
 
-/// Sorts pieces by address, so that adjacent pieces are copied at once: large copies bypass the caches and are much
+/// Sorts shards by address, so that adjacent ones are copied together: large copies bypass the caches and are much
 /// faster.
 void AsyncSaver::Place() {
   std::ranges::sort(pieces_, std::less<>(), [](const Staged& piece) { return piece.tensor.data; });
@@ -80,8 +80,8 @@ bool AsyncSaver::OnHost() const {
   return std::ranges::all_of(pieces_, [](const Staged& piece) { return piece.tensor.OnHost(); });
 }
 
-/// All ranks check the memory before any allocates it, since the kernel kills a process that touches more than there
-/// is.
+/// All ranks check the memory before any allocates it, since the kernel kills a process that touches more than the
+/// machine has.
 void AsyncSaver::MakeRoom() {
   std::string reason =
       FindShortage(world_, {HostName(), bytes_, MemoryLimits()}).Text("the staging buffer of checkpoints");

@@ -17,7 +17,7 @@ namespace espalier {
 namespace {
 
 constexpr size_t kMostNamed = 3;                         // tensors
-constexpr int64_t kDeviceChunkBytes = int64_t{4} << 20;  // that are read from a device at once
+constexpr int64_t kDeviceChunkBytes = int64_t{4} << 20;  // bytes per read from a device
 
 /// One rank's checksum of a box that several ranks hold.
 struct Shared {
@@ -46,7 +46,7 @@ uint32_t ChecksumOf(const LocalTensor& local, int64_t bytes) {
   return crc;
 }
 
-/// Ranks by what they hold of one box.
+/// Ranks by their checksum of one box.
 using Holders = std::map<uint32_t, std::vector<int>>;
 
 /// The ranks that differ from more than half of the holders; without such a majority all holders.
@@ -96,7 +96,7 @@ std::string TextOf(const Verdict& verdict, const std::vector<std::string>& tenso
                      verdict.differ.size() == 1 ? "s" : "", RanksText(verdict.others), TensorsText(tensors));
 }
 
-/// What differs between the ranks; no ranks if nothing does.
+/// The differences between the ranks; no ranks if there is none.
 Corruption Judge(const std::vector<StateTensor>& tensors, const Mesh& mesh, const std::vector<std::string>& packed) {
   std::vector<RankReport> reports;
   std::map<std::pair<int, int>, Holders> boxes;  // by tensor and first holder

@@ -1,6 +1,6 @@
-// Every rank reads the pieces that overlap its own shards and keeps the part that it needs. It reads each piece whole,
-// to check its checksum, and in chunks, to need little memory. The bytes around the pieces, and files without pieces,
-// are checked by one rank each. Together the ranks check every byte of the checkpoint.
+// Every rank reads the stored boxes that overlap its own shards and keeps the part that it needs. It reads each box
+// whole, to check its checksum, and in chunks, to save memory. One rank each checks the bytes around the boxes and the
+// files without boxes. Together the ranks check every byte of the checkpoint.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -23,9 +23,9 @@ namespace {
 
 const FaultStages kLoadStages = {"load"};
 
-constexpr int64_t kAhead = 64 << 20;  // bytes of the next piece that are read ahead while this one is checked
+constexpr int64_t kAhead = 64 << 20;  // bytes of the next box that are read ahead while this one is checked
 
-/// The differences between the tensors of the run and those of the checkpoint.
+/// The differences between the tensors of the run and of the checkpoint.
 std::vector<std::string> Differences(const std::vector<StateTensor>& tensors, const Manifest& manifest,
                                      Coverage coverage) {
   std::vector<std::string> messages;
@@ -86,11 +86,11 @@ void ClearOptimizer(std::vector<LocalTensor>& local, const Mesh& mesh, const Coo
   std::erase_if(local, [](const LocalTensor& own) { return own.tensor->name.starts_with(kOptimizer); });
 }
 
-/// A stored piece and the local tensor that needs part of it.
+/// A stored box and the local tensor that needs part of it.
 struct Need {
   const ManifestTensor* tensor;
   const ManifestPiece* piece;
-  Box box;  ///< of the local tensor, as indices of the stored one
+  Box box;  ///< box of the local tensor, in indices of the stored tensor
   const LocalTensor* own;
 
   int64_t Bytes() const { return tensor->BytesOf(*piece); }
@@ -127,7 +127,7 @@ std::vector<Need> NeedsOf(const Manifest& manifest, const std::vector<LocalTenso
   return needs;
 }
 
-/// Reads a piece directly into host memory, where the local shard is the same box.
+/// Reads a stored box directly into host memory if the local shard is the same box.
 uint32_t ReadInPlace(const File& file, const Need& need) {
   char* const data = static_cast<char*>(need.own->data);
   uint32_t crc = 0;
@@ -152,8 +152,8 @@ const char* Converted(const char* from, Dtype stored, Dtype wanted, int64_t coun
   return memory.data();
 }
 
-/// Copies the part of the runs that is among elements [first, first + count) of the piece, which are in `chunk`; leaves
-/// `runs` at the first run that extends beyond them.
+/// Copies the runs' elements in [first, first + count) of the stored box, which are in `chunk`; leaves `runs` at the
+/// first run that extends beyond them.
 void CopyRuns(const Need& need, const char* chunk, int64_t first, int64_t count, Destination& out, Runs& runs) {
   const Dtype stored = need.tensor->dtype, wanted = need.own->tensor->type.dtype;
   std::vector<char> memory;
@@ -203,7 +203,7 @@ std::vector<std::string> ReadFile(const Directory& dir, const ManifestFile& list
   return errors;
 }
 
-/// Checks the bytes of one file outside of pieces; returns the errors.
+/// Checks the bytes of one file outside of the stored boxes; returns the errors.
 std::vector<std::string> CheckAround(const Directory& dir, const ManifestFile& listed, const Content& content) {
   const File file = dir.Open(listed.name);
   if (std::string error = SizeError(file, listed, file.path()); !error.empty()) return {std::move(error)};
@@ -216,7 +216,7 @@ std::vector<std::string> CheckAround(const Directory& dir, const ManifestFile& l
                   file.path(), crc, listed.crc)};
 }
 
-/// Appends what `check` returns or throws.
+/// Appends the error that `check` returns or throws.
 template <typename Check>
 void Collect(std::vector<std::string>& errors, const Check& check) {
   try {
@@ -240,7 +240,7 @@ void ReadOwn(const Directory& dir, const Manifest& manifest, const std::vector<N
   }
 }
 
-/// Checks this rank's share of all bytes outside of pieces.
+/// Checks this rank's share of all bytes outside of the stored boxes.
 void CheckOthers(const Directory& dir, const Manifest& manifest, const World& world, std::vector<std::string>& errors) {
   const std::vector<Content> contents = ContentsOf(manifest);
   for (size_t f = static_cast<size_t>(world.Rank()); f < contents.size(); f += static_cast<size_t>(world.Size()))

@@ -69,8 +69,8 @@ std::vector<Shard> ShardsOf(const StateTensor& tensor, const Mesh& mesh) {
   return shards;
 }
 
-/// Visits every shard of every tensor with its writer: of the ranks with equal copies the one with the fewest bytes so
-/// far. Tensors of one type have equal shards.
+/// Visits every shard of every tensor with its writer: among the ranks with equal copies, the one with the fewest bytes
+/// so far. Tensors of one type have equal shards.
 void AssignWriters(const std::vector<StateTensor>& tensors, const Mesh& mesh, const auto& visit) {
   std::vector<int64_t> bytes(static_cast<size_t>(mesh.Ranks()), 0);
   std::set<std::string_view> names;

@@ -1,4 +1,4 @@
-// Which rank writes which piece of a tensor: a pure function of tensors and mesh, so every rank knows the whole plan.
+// Which rank writes which shard of a tensor: a pure function of tensors and mesh, so every rank knows the whole plan.
 #pragma once
 
 #include <vector>
@@ -16,13 +16,13 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
-/// Every piece of every tensor once, in the order of tensors, then of the mesh. Of the ranks with equal copies, the one
-/// with the fewest bytes so far writes (ties: the lowest rank). CHECKs that pieces tile each stored tensor, that names
-/// differ, and that tensors are fp32 or bf16 with 1 to 8 dims and not partial.
+/// Every shard of every tensor once, in the order of tensors, then of the mesh. Among the ranks with equal copies, the
+/// one with the fewest bytes so far writes (ties: the lowest rank). CHECKs that shards tile each stored tensor, that
+/// names differ, and that tensors are fp32 or bf16 with 1 to 8 dims and not partial.
 std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh);
 
-/// By rank: the sum of the bytes of its pieces, each of them rounded. The writers of PlanPieces without its boxes,
-/// which for thousands of ranks take long.
+/// By rank: the sum of the bytes of its shards, each of them rounded. It finds the same writers as PlanPieces without
+/// the boxes, which take long for thousands of ranks.
 std::vector<int64_t> SumByWriter(const std::vector<StateTensor>& tensors, const Mesh& mesh,
                                  int64_t (*rounded)(int64_t bytes));
 

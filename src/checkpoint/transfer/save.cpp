@@ -53,9 +53,9 @@ class CollectiveSave {
   }
 
  private:
-  /// What a commit leaves to report.
+  /// Figures of a commit, for the report.
   struct Committed {
-    int64_t bytes = 0;  ///< of all files
+    int64_t bytes = 0;  ///< size of all files
     std::vector<std::string> warnings;
 
     auto Fields() { return std::tie(bytes, warnings); }
@@ -100,7 +100,7 @@ class CollectiveSave {
     return id;
   }
 
-  /// Every rank: writes its shard. Without pieces there is no shard, and its report is empty.
+  /// Every rank: writes its shard file. A rank without shards writes none, and its report is empty.
   ShardReport WriteOwn() const {
     std::vector<ShardPiece> own;
     for (const Piece& piece : pieces_)
@@ -124,7 +124,7 @@ class CollectiveSave {
       const Manifest manifest = Assemble(ResultsOf(reports, ExitStatus::kFault));
       const Directory temporary(TemporaryPath());
       const std::string text = Print(manifest);
-      ParseManifest(text, kManifestName);  // what is committed can be read
+      ParseManifest(text, kManifestName);  // checks that the text to be committed can be read
       FaultPoint("manifest", TemporaryPath());
       temporary.WriteText(kManifestName, text);
       FaultPoint("fsync-dir", TemporaryPath());
@@ -153,7 +153,7 @@ class CollectiveSave {
     Manifest manifest{id_, metadata_, mesh_.Ranks(), mesh_.ToString(), {}, {}};
     for (std::string* text : {&manifest.metadata.version, &manifest.metadata.git_hash})
       if (text->empty()) *text = "unknown";
-    std::vector<size_t> stored;  // by tensor: its index in the manifest, which parts of one stored tensor share
+    std::vector<size_t> stored;  // by tensor: its index in the manifest, which the parts of one stored tensor share
     std::map<std::string_view, size_t> places;
     for (const StateTensor& tensor : tensors_) {
       const auto [place, fresh] = places.emplace(tensor.StoredName(), manifest.tensors.size());
@@ -191,7 +191,7 @@ class CollectiveSave {
   void AddShards(const std::vector<std::string>& packed, const std::vector<size_t>& stored, Manifest& manifest) const {
     std::vector<ShardReport> reports;
     std::vector<int> file_of_rank(packed.size(), -1);
-    std::vector<size_t> next(packed.size(), 0);  // by rank: its next piece
+    std::vector<size_t> next(packed.size(), 0);  // by rank: its next shard
     for (size_t rank = 0; rank < packed.size(); ++rank) {
       const ShardReport& report = reports.emplace_back(Unpack<ShardReport>(packed[rank]));
       if (report.pieces.empty()) continue;

@@ -13,7 +13,7 @@ void AddSends(Phase& phase, std::vector<MessageBuffers>& messages, int self, Wor
     if (static_cast<int>(peer) == self || buffers.empty()) continue;
     SortBySize(buffers);
     Message message{static_cast<int>(peer), buffers[0].base, BytesOf(buffers)};
-    if (previous != nullptr && *previous == buffers) {  // peers that get the same share one packed copy
+    if (previous != nullptr && *previous == buffers) {  // peers that receive the same boxes share one packed copy
       message.data = phase.sends.back().data;
     } else if (!InPlace(buffers)) {
       message.data = workspace.Take(message.bytes);
@@ -40,8 +40,8 @@ void AddReceives(Phase& phase, std::vector<MessageBuffers>& messages, int self, 
   }
 }
 
-/// Receives every member's message and reduces them into `outputs`. Each message has one buffer per output, with its
-/// extents; `own` are this member's buffers.
+/// Receives every member's message and reduces them into `outputs`. Each message has one buffer per output, with the
+/// output's extents; `own` are this member's buffers.
 void AddReductions(Phase& phase, MessageBuffers outputs, MessageBuffers own, size_t members, int self, Reduce how,
                    WorkspaceAllocator& workspace) {
   if (outputs.empty()) return;

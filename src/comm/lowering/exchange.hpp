@@ -23,8 +23,8 @@ struct LibraryCollective {
   Kind kind = Kind::kAllGather;
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
-  int64_t bytes = 0;          ///< of one member's shard: the input of an all-gather, the output of a reduction
-  Dtype dtype = Dtype::kF32;  ///< of a reduction, which is always a sum
+  int64_t bytes = 0;          ///< bytes of one member's shard: the input of an all-gather, the output of a reduction
+  Dtype dtype = Dtype::kF32;  ///< type of a reduction, which is always a sum
 };
 
 /// Messages that are in flight together, with the work before and after them.

@@ -24,8 +24,8 @@ bool AreAdjacent(const std::vector<MessageBuffers>& messages) {
   return true;
 }
 
-/// True if one slot per member fits into the workspace of every member. The plan counts an exchange there: the member's
-/// own message once for each of the others, and theirs.
+/// Whether one slot per member fits into the workspace of every member. The plan reserved it for an exchange: the
+/// member's own message once for each other member, and their messages.
 bool SlotsFit(const std::vector<int64_t>& sizes, int64_t slot) {
   const auto n = static_cast<int64_t>(sizes.size());
   int64_t all = 0;

@@ -22,7 +22,7 @@ class WorkspaceAllocator {
   int64_t used_ = 0;
 };
 
-/// What is sent to one peer, or received from it, in one message: boxes of one or more tensors.
+/// The content of one message to or from one peer: boxes of one or more tensors.
 using MessageBuffers = std::vector<View>;
 
 int64_t BytesOf(const MessageBuffers& message);

@@ -1,5 +1,5 @@
 // Reduces partial results. Elements are added in the order of the group's members, in fp32, whatever the sizes of the
-// messages. A library's own reductions change their order of addition from one size to the next.
+// messages. A library's own reductions change their order of addition with the size.
 #pragma once
 
 #include <span>

@@ -28,7 +28,7 @@ struct MpiInstruction {
   MPI_Comm comm;
   std::function<void()> before, after;
   std::optional<Meeting> meeting;
-  std::optional<MeetingMessages> meeting_messages;  ///< if it is a meeting; `exchange` has their buffers
+  std::optional<MeetingMessages> meeting_messages;  ///< for a meeting; `exchange` has the buffers
 };
 
 /// The MPI requests of a phase.
@@ -115,9 +115,9 @@ class LaneQueue {
   /// The head has begun: its messages are in flight, or its lane is held.
   bool Pending() const { return InFlight() || held_until_; }
   bool InFlight() const { return requests_.Pending(); }
-  /// When the head ends, once its members have met; empty if it is no meeting.
+  /// When the head ends, once all its members have arrived; empty if it is no meeting.
   const std::optional<TimePoint>& held_until() const { return held_until_; }
-  /// Peers may wait for this rank: it has something to send now, or in a later phase.
+  /// Peers may wait for this rank: it has a message to send now, or in a later phase.
   bool PeersWait() const {
     if (!InFlight()) return false;
     const std::vector<Phase>& phases = Head().exchange.phases;
@@ -126,7 +126,7 @@ class LaneQueue {
   /// The next instruction to run, or the running one.
   const MpiInstruction& Head() const { return instructions_[head_]; }
 
-  /// Makes what progress is possible now; false if there is none.
+  /// Makes all progress that is possible now; false if there is none.
   bool Advance() {
     if (Done()) return false;
     const MpiInstruction& instruction = Head();
@@ -155,7 +155,7 @@ class LaneQueue {
                    instruction.comm);
     for (const StridedCopy& copy : phase.own) Run(copy);
   }
-  /// All members of a meeting are there, but it has not ended.
+  /// All members of a meeting have arrived, but it has not ended.
   bool Held(const MpiInstruction& instruction) {
     if (!instruction.meeting) return false;
     if (!held_until_) held_until_ = instruction.meeting->meet(instruction.meeting_messages->Last(arrival_));
@@ -189,7 +189,7 @@ class LaneQueue {
   size_t head_ = 0;
   size_t phase_ = 0;
   bool begun_ = false;  ///< the messages of the head's phase are posted
-  Arrival arrival_;     ///< of this member, if the head is a meeting
+  Arrival arrival_;     ///< arrival of this member, if the head is a meeting
   std::optional<TimePoint> held_until_;
 };
 

@@ -12,7 +12,7 @@ namespace {
 struct Head {
   int64_t arrived_ns;  ///< by the steady clock of the node
   int64_t takes_ns;
-  int64_t bytes;  ///< that would travel
+  int64_t bytes;  ///< bytes that a real exchange would send
 };
 
 constexpr int64_t kSlotBytes = sizeof(Head) + kMeetingBytes;

@@ -1,6 +1,6 @@
-// The messages of an instruction whose members only meet (CommInstruction::meeting). Every member sends one message to
-// every other one and waits for theirs, so nobody can see the end of a meeting before the last member has arrived,
-// whatever the MPI library sends eagerly, and in however many phases the exchange itself would run.
+// Messages of an instruction that only synchronizes its members (CommInstruction::meeting; device "sleep"). Every
+// member sends one message to every other one and waits for theirs, so no member can finish before the last one has
+// arrived, whatever the MPI library sends eagerly, and however many phases the exchange itself would have.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace espalier {
 
-/// What the two sides of a meeting would send each other.
+/// The bytes that two members of a meeting would exchange.
 struct MeetingPeer {
   int peer = 0;                     ///< index in the channel's group
-  int64_t sends = 0, receives = 0;  ///< bytes, in all phases
+  int64_t sends = 0, receives = 0;  ///< bytes in all phases
 };
 
-/// The members that this one meets: the peer of a send or recv, otherwise all other members of the group.
+/// The members that this one waits for: the peer of a send or recv, otherwise all other members of the group.
 std::vector<MeetingPeer> MeetingPeersOf(const Exchange& exchange, int members, int self);
 
 class MeetingMessages {
@@ -33,7 +33,7 @@ class MeetingMessages {
   Phase ToPhase() const;
   /// Writes the messages to send.
   void Write(const Arrival& mine) const;
-  /// The last arrival, from what was received. CHECKs that the members agree on the bytes that would travel.
+  /// The last arrival, from the received messages. CHECKs that the members agree on the bytes of a real exchange.
   Arrival Last(const Arrival& mine) const;
 
  private:

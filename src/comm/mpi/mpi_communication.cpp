@@ -15,7 +15,8 @@
 namespace espalier {
 namespace {
 
-/// Numbers the instructions of a step with the same channel, lane and peer: both sides of a message count alike.
+/// Numbers the instructions of a step with the same channel, lane and peer; both sides of a message get the same
+/// number.
 class MessageNumbers {
  public:
   int Next(const Program& program, const Instruction& instruction) {
@@ -32,8 +33,8 @@ class PreparedMpi final : public PreparedComm {
  public:
   std::array<std::vector<MpiInstruction>, kLaneCount> lanes;
   std::array<std::vector<std::byte>, kLaneCount> meetings;  ///< memory of the messages of meetings
-  bool meets = false;                                       ///< instructions are meetings
-  int steps = 0;                                            ///< begun so far
+  bool meets = false;                                       ///< the instructions are meetings
+  int steps = 0;                                            ///< steps begun so far
 };
 
 std::string MessageOf(const std::exception_ptr& error) {
@@ -129,7 +130,8 @@ class MpiCommunication::Impl {
     };
   }
 
-  /// Replaces the exchanges of meetings by their messages. Those of a lane share memory: one runs after the other.
+  /// Replaces the exchanges of meetings by their messages. The meetings of a lane share memory, since they run one
+  /// after the other.
   void PrepareMeetings(const Coordinate& coordinate, PreparedMpi& prepared) const {
     for (size_t l = 0; l < kLaneCount; ++l) {
       int most = 1;
@@ -213,7 +215,7 @@ class MpiCommunication::Impl {
     }
   }
 
-  /// Sleeps until messages may have arrived, a held lane is free, or the compute lane lets another head start.
+  /// Sleeps until messages may have arrived, a held lane is free, or the compute lane allows another head to start.
   void AwaitMessages(const std::vector<LaneQueue>& queues, Pause& pause, bool awaited) {
     const std::chrono::nanoseconds held = LeftOfHold(queues);
     if (std::none_of(queues.begin(), queues.end(), [](const LaneQueue& q) { return q.InFlight(); }))
@@ -239,7 +241,7 @@ class MpiCommunication::Impl {
   }
 
   static constexpr auto kLongestSleep = std::chrono::milliseconds(10);
-  /// Meetings know when the last member arrived, so that polls need not find out.
+  /// Messages of meetings carry the time of the last arrival, so polls need not be exact.
   static constexpr auto kLongestRestOfMeetings = std::chrono::milliseconds(1);
 
   static constexpr int kNever = std::numeric_limits<int>::max();
@@ -279,7 +281,7 @@ class MpiCommunication::Impl {
     return needed;
   }
 
-  /// A receive that was posted early is polled rarely; more often if other ranks may be waiting for this one.
+  /// A receive that was posted early is polled rarely; more often if other ranks may wait for this one.
   static std::chrono::microseconds LongestDoze(const std::vector<LaneQueue>& queues) {
     const bool needed = std::any_of(queues.begin(), queues.end(), [](const LaneQueue& q) { return q.PeersWait(); });
     return std::chrono::microseconds(needed ? 200 : 1000);

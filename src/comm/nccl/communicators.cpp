@@ -21,7 +21,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// Thousands of ranks take a minute; a missing rank must not be waited for all night.
+/// Connecting thousands of ranks takes a minute; a missing rank must not block the job all night.
 constexpr auto kConnectTimeout = std::chrono::minutes(5);
 
 /// Calls block until they are issued, which their order on the stream needs; a nonblocking communicator would start a
@@ -33,7 +33,7 @@ ncclConfig_t ConfigOf(int most_ctas) {
   return config;
 }
 
-/// Ends the job if it lives for too long: NCCL waits for a peer that never comes.
+/// Ends the job if this object lives too long: NCCL waits for peers without a limit.
 class ConnectLimit {
  public:
   explicit ConnectLimit(World& world) : world_(world), thread_([this] { Watch(); }) {}
@@ -87,7 +87,7 @@ std::string NewId() {
   return std::string(id.internal, sizeof id.internal);
 }
 
-/// Before the first communicator. Variables that the user has set keep their values.
+/// Called before the first communicator. Variables that the user has set keep their values.
 void SetEnvironment() {
   // The kernels of all communicators start in the order in which the host issues them. CheckWorld proves that these
   // orders are consistent on all ranks.
@@ -166,7 +166,7 @@ Communicators::Group Communicators::GroupOf(Pair stages) const {
   return {.first = mesh_.RankOf(sender), .members = 2, .self = receives ? 1 : 0, .lane = Lane::kPpSend};
 }
 
-/// Members meet in the order of the numbers, so that none waits for one that waits for it.
+/// Ranks join communicators in the order of the numbers, so no cycle of waiting ranks can form.
 std::vector<ncclComm_t> Communicators::Make(const std::vector<Group>& groups) {
   const std::vector<ncclUniqueId> ids = ShareIds(groups);
   const ConnectLimit limit(world_);

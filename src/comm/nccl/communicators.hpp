@@ -1,6 +1,6 @@
 // The communicators of NCCL: one for each group and lane, and one of two ranks for each ordered pair of stages, so that
-// a send meets its receive although they are issued on different lanes. Member 0 of each makes the id by which its
-// members find one another, and MPI tells it to all ranks. No communicator has all ranks.
+// a send meets its receive although they are issued on different lanes. Member 0 of each makes the id by which the
+// members find one another, and MPI sends it to all ranks. No communicator has all ranks.
 #pragma once
 
 #include <nccl.h>
@@ -42,7 +42,7 @@ class Communicators {
   void Abort();
 
  private:
-  /// What a communicator is made of.
+  /// The members of a communicator.
   struct Group {
     int number = 0;  ///< in the list of communicators, which all ranks share
     int first = 0;   ///< world rank of member 0

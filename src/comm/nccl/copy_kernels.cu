@@ -19,7 +19,7 @@ struct alignas(sizeof(T) * kCount) Pack {
   T values[kCount];
 };
 
-/// The job that a tile belongs to: the last that begins at or before it.
+/// The job of a tile: the last one that begins at or before it.
 template <typename Job>
 __device__ const Job& FindJob(const Job* jobs, int count, int64_t tile) {
   int low = 0, high = count - 1;
@@ -37,7 +37,7 @@ struct Offsets {
   int64_t to, from;
 };
 
-/// Of a unit, in bytes. The host has checked that runs can be counted in 32 bits.
+/// Offsets of a unit, in bytes. The host has checked that runs can be counted in 32 bits.
 __device__ Offsets OffsetsOf(const Units& units, int64_t unit) {
   if (units.dims == 0) return {unit * units.width, unit * units.width};
   const int64_t run = unit / units.run, within = (unit - run * units.run) * units.width;

@@ -19,7 +19,7 @@ struct Units {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
   int64_t count = 0;       ///< units in all
-  int64_t first_tile = 0;  ///< of this copy, counted over the whole launch
+  int64_t first_tile = 0;  ///< first tile of this copy, counted over the whole launch
   int64_t run = 1;
   int64_t to_strides[kMaxOuterDims] = {};  ///< bytes
   int64_t from_strides[kMaxOuterDims] = {};

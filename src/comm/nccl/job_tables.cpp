@@ -8,7 +8,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// The bitwise OR of everything that a width must divide.
+/// The bitwise OR of all numbers that a width must divide.
 uint64_t Bits(const std::byte* place) { return reinterpret_cast<uintptr_t>(place); }
 
 uint64_t BitsOf(const StridedCopy& copy) {
@@ -24,7 +24,7 @@ void Add(Table<Job>& table, Job job) {
   table.jobs.push_back(job);
 }
 
-/// Appends arrays to a host copy of one block of device memory, and says where each is on the device.
+/// Appends arrays to a host copy of one block of device memory, and returns their addresses on the device.
 class Filler {
  public:
   explicit Filler(std::vector<std::byte>& h_memory, std::byte* d_memory) : h_memory_(h_memory), d_memory_(d_memory) {}

@@ -19,8 +19,8 @@ struct Table {
 };
 
 /// The units of a copy: the widest, up to 16 bytes, to which all runs, strides and addresses of both sides are aligned
-/// (and the addresses in `places`, which have the layout of `to`). At least `element` bytes; no width between that and
-/// 16 unless `any_width`.
+/// (and the addresses in `places`, which have the layout of `to`). At least `element` bytes; unless `any_width`, either
+/// `element` or 16.
 Units UnitsOf(const StridedCopy& copy, int64_t element, bool any_width,
               const std::vector<const std::byte*>& places = {});
 

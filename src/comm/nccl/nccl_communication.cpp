@@ -24,7 +24,7 @@ struct StreamPhase {
 
 struct StreamInstruction {
   std::string label;
-  ncclComm_t comm = nullptr;  ///< null if there are no messages
+  ncclComm_t comm = nullptr;  ///< null without messages
   std::vector<StreamPhase> phases;
 };
 
@@ -38,7 +38,7 @@ const Op& OpOf(const Program& program, const Instruction& instruction) {
   return program.graph->ops[static_cast<size_t>(instruction.op)];
 }
 
-/// The stages of sender and receiver; only of sends and receives.
+/// The stages of sender and receiver; only for sends and receives.
 std::optional<Communicators::Pair> PairOf(const Program& program, const Instruction& instruction) {
   const Op& op = OpOf(program, instruction);
   if (op.kind == OpKind::kSend) return Communicators::Pair{program.stage, op.Peer()};
@@ -61,8 +61,8 @@ Exchange Lower(const Program& program, const Coordinate& coordinate, const CommI
   return LowerInstruction(program, coordinate, instruction);
 }
 
-/// Replaces every peer by this rank, which receives what it sends. Where sends or receives outnumber the other, the
-/// message uses the same memory on both sides.
+/// Replaces every peer by this rank, which receives its own messages. If there are more sends than receives, or the
+/// reverse, a message uses the same memory on both sides.
 void SendToSelf(StreamPhase& phase) {
   std::vector<Message>&sends = phase.sends, &receives = phase.receives;
   for (size_t i = sends.size(); i < receives.size(); ++i) sends.push_back(receives[i]);

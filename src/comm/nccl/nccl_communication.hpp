@@ -8,8 +8,8 @@
 
 namespace espalier::cuda {
 
-/// Which instructions become collectives of NCCL. With ESPALIER_NCCL_NATIVE=0 none does: all are exchanges, whose sums
-/// equal those of the MPI transport bit by bit.
+/// Which instructions become NCCL collectives. With ESPALIER_NCCL_NATIVE=0 all are exchanges, whose sums equal the MPI
+/// transport's bit by bit.
 enum class LibraryCollectives : uint8_t { kWhereTheyFit, kNever };
 
 class NcclCommunication final : public StreamCommunication {

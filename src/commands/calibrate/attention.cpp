@@ -46,7 +46,8 @@ std::string Describe(const AttentionDemand& demand) {
                      q[2] / e, k[1], k[2] / e, e, demand.calls);
 }
 
-/// Times of one demand by way, in rounds by turns; a way that the library does not take is said, and left out.
+/// Times of one demand by way, in rounds that alternate the ways; a way that the library does not support is reported
+/// and left out.
 class Timer {
  public:
   explicit Timer(AttentionDemand demand) : demand_(std::move(demand)) {}
@@ -93,7 +94,7 @@ class Timer {
   AttentionDemand demand_;
 };
 
-/// Prints the fastest deterministic way, of those that every demand can be computed by.
+/// Prints the fastest deterministic way that computes every demand.
 void PrintFastest(const std::vector<Way>& ways, const std::map<size_t, double>& steps) {
   const auto first = steps.find(0);
   size_t fastest = ways.size();
@@ -125,7 +126,7 @@ int CalibrateAttention(const CalibrateOptions& options) {
     throw UserError(ExitStatus::kDeck,
                     "calibrate --attention: cuDNN takes no attention of these decks (data.isolate_documents)");
   const std::vector<Way> ways = Ways();
-  std::map<size_t, double> steps;  // microseconds of all calls of a step; ways that some call lacks are not in it
+  std::map<size_t, double> steps;  // microseconds of all calls of a step, without ways that some call lacks
   for (size_t i = 0; i < ways.size(); ++i) steps[i] = 0;
   for (const AttentionDemand& demand : demands) {
     const std::map<size_t, double> times = Timer(demand).Run(ways);

@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-/// The boxes of an operand, and how far apart in memory they are; uneven: 0.
+/// The boxes of an operand, and their distance in memory; 0 if it varies.
 struct Blocks {
   std::vector<Tensor> tensors;  ///< without memory
   int64_t stride_bytes = 0;
@@ -30,14 +30,14 @@ Blocks BlocksOf(const Type& type, const std::vector<Box>& boxes, const Program& 
   return blocks;
 }
 
-/// The GEMMs of a matmul: one, or for uneven blocks of the rows of a strip one each.
+/// The GEMMs of a matmul: one, or one per block if the blocks of a strip's rows are uneven.
 std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program, const Coordinate& coordinate) {
   const OperandBoxes boxes = BoxesOf(*program.graph, op, program.mesh, coordinate);
   const auto blocks_of = [&](int value, const std::vector<Box>& boxes_of) {
     return BlocksOf(program.graph->value(value).type, boxes_of, program, coordinate);
   };
   const Blocks output = blocks_of(op.outputs[0], boxes.outputs[0]);
-  std::vector<Tensor> gradients;  // of the neighbours of the first weight
+  std::vector<Tensor> gradients;  // gradients of the neighbours of the first weight
   for (size_t o = 1; o < op.outputs.size(); ++o)
     gradients.push_back(blocks_of(op.outputs[o], boxes.outputs[o]).tensors.at(0));
   std::vector<Blocks> inputs;
@@ -61,10 +61,10 @@ std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program,
   return gemms;
 }
 
-/// attention_grad with inputs of documents or dropout, of which cuDNN knows nothing.
+/// attention_grad with inputs for documents or dropout, which cuDNN does not support.
 bool HasOthers(const Op& op) { return op.inputs.size() > (op.attributes.texts.contains(kColumns) ? 4 : 6); }
 
-/// Adds a demand, or combines its number of calls with that of the same call.
+/// Adds a demand, or combines its number of calls with an equal demand's.
 void AddCall(const AttentionDemand& demand, std::vector<AttentionDemand>& demands,
              int64_t (*combine)(int64_t, int64_t)) {
   const auto same = [&](const AttentionDemand& other) { return other.IsSameCall(demand); };

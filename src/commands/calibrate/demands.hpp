@@ -1,4 +1,4 @@
-// Which GEMMs and which attention_grad a deck's programs consist of.
+// The GEMMs and attention_grad calls of a deck's programs.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ std::vector<GemmDemand> GemmsOf(const Program& program, const Coordinate& coordi
 /// Sorted, without duplicates.
 std::vector<GemmDemand> Distinct(std::vector<GemmDemand> demands);
 
-/// Adds the attention_grad that the rank at `coordinate` computes in a step, but none over isolated documents. A call
-/// that is there already is not added again; it counts as often as on the rank that makes it most often.
+/// Adds the attention_grad calls that the rank at `coordinate` makes in a step, except over isolated documents. A call
+/// that is already listed is not added again; its number is the largest of any rank.
 void AddAttentionGradsOf(const Program& program, const Coordinate& coordinate, std::vector<AttentionDemand>& demands);
 
 }  // namespace espalier

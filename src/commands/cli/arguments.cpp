@@ -53,7 +53,7 @@ bool MeansRanks(const std::string& name) {
 
 bool ReadsDeck(const CLI::App& command) { return command.get_option_no_throw("DECK") != nullptr; }
 
-/// What was probably meant; empty if nothing is near.
+/// The option that was probably meant; empty if none is near.
 std::string Meant(const CLI::App& command, const WrittenOption& option) {
   std::string word = option.name;
   std::ranges::replace(word, '-', '_');

@@ -1,4 +1,4 @@
-// Arguments before they are parsed: options that a command does not have are taken out, so that what is left is judged
+// Arguments before they are parsed: options that a command does not have are taken out, so that the others are checked
 // in the same run.
 #pragma once
 
@@ -10,7 +10,7 @@ namespace espalier {
 
 struct SortedArguments {
   std::vector<std::string> known;        ///< for the parser
-  std::vector<std::string> positionals;  ///< of these: neither options nor values of options
+  std::vector<std::string> positionals;  ///< arguments that are neither options nor values of options
   std::vector<std::string> errors;       ///< one for each option that the command does not have
 };
 
@@ -18,7 +18,7 @@ struct SortedArguments {
 /// value, unless that is an option, a key=value or a file.
 SortedArguments SortArguments(const CLI::App& command, const std::vector<std::string>& arguments);
 
-/// Errors of a deck and its keys, for a command line that is refused anyway; none if the command reads no deck.
+/// Errors of a deck and its keys, for a command line that is already refused; none if the command reads no deck.
 std::vector<std::string> ErrorsOfDeck(const CLI::App& command, const std::vector<std::string>& positionals);
 
 }  // namespace espalier

@@ -51,7 +51,7 @@ void AddFlag(const char* flag, const std::string& key, const std::string& value,
 void AddRun(CLI::App& app, CommandJob& job) {
   struct Flags {
     RunOptions options;
-    std::optional<std::string> dir, time_limit, watchdog;  // "" is a value too, and no good one
+    std::optional<std::string> dir, time_limit, watchdog;  // "" is a value too, but an invalid one
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
@@ -90,7 +90,7 @@ void AddCheck(CLI::App& app, CommandJob& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return CheckCommand(*options); }); });
 }
 
-/// The options of a search, but for those that `plan` has for itself.
+/// The options of a search, except those that `plan` defines itself.
 void AddSearch(CLI::App* command, TuneCommandOptions& options) {
   command->add_option("--fix", options.fixed, "key that keeps the deck's value, such as parallel.tp; may be repeated")
       ->type_name("KEY")
@@ -146,7 +146,7 @@ void AddTune(CLI::App& app, CommandJob& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return TuneCommand(*options); }); });
 }
 
-/// What disturbs a simulated step.
+/// Adds the options that disturb a simulated step.
 void AddDisturbances(CLI::App* command, SimulateCommandOptions& options) {
   command->add_option("--jitter", options.jitter, "relative standard deviation of kernel times (the cluster's)")
       ->type_name("X")
@@ -213,7 +213,7 @@ void AddImport(CLI::App& app, CommandJob& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return ImportCommand(*options); }); });
 }
 
-/// "5GB", "300MB", "10KB" or bytes; powers of 1000, as Hugging Face has them.
+/// "5GB", "300MB", "10KB" or bytes; powers of 1000, as in Hugging Face's libraries.
 int64_t ReadSize(const std::string& text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -318,7 +318,7 @@ CommandJob HelpOnCommand(const CLI::App& command) {
   return OnFirstRank([text = command.help("espalier")] { return PrintText(text); });
 }
 
-/// Help on a command, or on a section or key of decks; on both where they have the same name.
+/// Help on a command, on a section or key of decks, or on both if they have the same name.
 CommandJob Help(const CLI::App& app, const std::string& topic) {
   const CLI::App* command = FindCommand(app, topic);
   if (command == nullptr) return OnFirstRank([usage = GeneralHelp(app), topic] { return HelpCommand(usage, topic); });
@@ -331,14 +331,14 @@ CommandJob Help(const CLI::App& app, const std::string& topic) {
 void CheckCommandOrDeck(const CLI::App& app, const std::string& first) {
   if (first.starts_with("-") || FindCommand(app, first) || FindInput(first)) return;
   if (first.ends_with(".toml") || first.find('/') != first.npos)
-    return;  // meant as a deck: its reader says what is wrong
+    return;  // meant as a deck: its reader reports the error
   const std::vector<std::string> names = CommandNames(app);
   const std::string deck = ShippedDeckNamed(first);
   Refuse(fmt::format("{}: neither a command nor a deck that exists{} (commands: {})", first,
                      DidYouMean(deck.empty() ? Nearest(first, names) : deck), fmt::join(names, ", ")));
 }
 
-/// Errors of arguments that the parser had no place for.
+/// Errors for arguments that the parser did not accept.
 void AddExtras(const CLI::App& app, std::vector<std::string>& errors) {
   for (const std::string& extra : app.remaining(true))
     errors.push_back(

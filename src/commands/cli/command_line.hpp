@@ -1,4 +1,4 @@
-// The command line: which commands and options there are, and what given arguments ask for.
+// The command line: its commands and options, and the job that given arguments request.
 #pragma once
 
 #include <memory>
@@ -20,12 +20,12 @@ class CommandLine {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  /// All commands with their options, types and descriptions: the help is made from it, and so is whatever else
-  /// documents the command line. Commands with an empty group are not listed.
+  /// All commands with their options, types and descriptions, from which the help and other documents of the command
+  /// line are made. Commands with an empty group are not listed.
   const CLI::App& Definitions() const { return *app_; }
 
-  /// What `arguments` (without the program's name) ask for. A deck or an option in place of a command means `run`.
-  /// Throws UserError (kDeck) naming every argument that is unknown or wrong.
+  /// The job that `arguments` (without the program's name) request. A deck or an option in place of a command means
+  /// `run`. Throws UserError (kDeck) naming every argument that is unknown or wrong.
   CommandJob Read(std::vector<std::string> arguments);
 
  private:

@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-/// What a positional argument or the value of an option is, from its name or type.
+/// The kind of a positional argument or of an option's value, from its name or type.
 enum class Kind { kNothing, kFlag, kDeck, kFile, kFolder, kRestart, kKeys };
 
 Kind KindOf(const CLI::Option& option) {
@@ -113,7 +113,7 @@ std::string BashOptionValues(const CLI::App& app) {
   return text;
 }
 
-/// All arguments after the first.
+/// Whether the option takes all arguments after the first.
 bool IsRest(const CLI::Option& option) { return KindOf(option) == Kind::kKeys || option.get_name() == "FILES"; }
 
 /// Cases "command" for options and positional arguments. Keys follow the deck.
@@ -146,7 +146,7 @@ std::string OptionsWithValue(const CLI::App& app) {
   return fmt::format("{}", fmt::join(patterns, " | "));
 }
 
-// %COMMANDS% and its like are replaced. A word is the text between blanks: bash itself would split it at "=".
+// %COMMANDS% and similar words are replaced. A word is the text between blanks: bash itself would split it at "=".
 constexpr std::string_view kBash = R"(# Completion of espalier in bash. Made by `espalier doc-completion bash`.
 
 # Words that begin like the current one.
@@ -347,7 +347,7 @@ _espalier() {
 _espalier "$@"
 )";
 
-/// What both scripts hold.
+/// The part that both scripts share.
 std::string Filled(std::string_view script, const CLI::App& app) {
   std::string text(script);
   Replace(text, "COMMANDS", fmt::format("{}", fmt::join(CommandNames(app), " ")));

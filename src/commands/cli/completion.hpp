@@ -10,7 +10,7 @@ class App;
 
 namespace espalier {
 
-/// The script that bash-completion loads for `espalier`. Needs bash alone.
+/// The script that bash-completion loads for `espalier`. Needs only bash.
 std::string BashCompletion(const CLI::App& app);
 
 /// The function `_espalier` for zsh's completion system.

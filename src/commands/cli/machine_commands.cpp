@@ -14,7 +14,7 @@ namespace {
 CommandJob CalibrateJob(const std::shared_ptr<CalibrateOptions>& options) {
   MeasureOptions& measure = options->measure;
   if (options->OnOneGpu() && measure.file.find('=') != std::string::npos)
-    measure.overrides.insert(measure.overrides.begin(), std::exchange(measure.file, ""));  // a key, and no FILE
+    measure.overrides.insert(measure.overrides.begin(), std::exchange(measure.file, ""));  // a key instead of FILE
   CheckCalibrateOptions(*options);
   if (options->attention) return OnFirstRank([options] { return CalibrateAttention(*options); });
   if (options->OnOneGpu()) return OnFirstRank([options] { return CalibrateProducts(*options); });

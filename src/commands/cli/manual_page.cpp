@@ -16,7 +16,7 @@
 namespace espalier {
 namespace {
 
-/// Text that troff prints as it is: no command, no hyphens, no typographic quotes.
+/// Text that troff prints unchanged: no commands, no hyphenation, no typographic quotes.
 std::string Plain(std::string_view text) {
   std::string plain = "\\&";
   for (const char c : text) {

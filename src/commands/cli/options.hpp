@@ -1,4 +1,4 @@
-// What the options of several commands share.
+// Options that several commands share.
 #pragma once
 
 #include <CLI/CLI.hpp>

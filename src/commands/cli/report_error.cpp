@@ -17,8 +17,8 @@
 namespace espalier {
 
 // The launcher ends all ranks when one exits with an error, so the other ranks wait until rank 0 has printed. Errors of
-// the deck, and errors that the ranks have agreed on, are the same on every rank: rank 0 alone reports them. Anything
-// else may have happened on one rank only, so that rank reports it.
+// the deck, and errors that the ranks have agreed on, are the same on every rank: rank 0 alone reports them. Any other
+// error may have occurred on one rank only, so that rank reports it.
 int ReportUserError(const UserError& error) {
   const int rank = LauncherRank();
   if (rank != 0) std::this_thread::sleep_for(std::chrono::seconds(2));

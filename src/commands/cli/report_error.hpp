@@ -1,4 +1,4 @@
-// How the program reports what ended it, on standard error.
+// How the program reports the error that ended it, on standard error.
 #pragma once
 
 #include <exception>

@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-/// Each adds a command to the program; if that is called, `job` becomes its work.
+/// Each function adds a command to the program; if the user calls it, `job` becomes its work.
 void AddSample(CLI::App& app, CommandJob& job);
 void AddEvaluate(CLI::App& app, CommandJob& job);
 

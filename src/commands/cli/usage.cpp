@@ -17,7 +17,7 @@ std::string UsageOf(const CLI::Option& option) {
   return option.get_required() ? text : "[" + text + "]";
 }
 
-/// A command with its arguments and what it does, for the general help.
+/// A command with its arguments and purpose, for the general help.
 std::string UsageOf(const CLI::App& command) {
   constexpr size_t kSummary = 42, kIndent = 11;
   std::string head = "  espalier " + (command.get_name() == "run" ? "[run]" : command.get_name()),

@@ -1,4 +1,4 @@
-// The help texts that follow from the definitions of the command line.
+// The help texts, made from the definitions of the command line.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,7 +16,7 @@ std::vector<const CLI::App*> ListedCommands(const CLI::App& app);
 /// Their names, aliases included.
 std::vector<std::string> CommandNames(const CLI::App& app);
 
-/// Title, then every listed command with its arguments and what it does.
+/// Title, then every listed command with its arguments and purpose.
 std::string GeneralHelp(const CLI::App& app);
 
 /// Wraps the descriptions of options at kHelpWidth.

@@ -1,4 +1,4 @@
-// What the commands `plan` and `simulate` both say of a plan.
+// Output about a plan that the commands `plan` and `simulate` share.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -18,7 +18,7 @@ std::string RangesText(const std::vector<int>& numbers);
 /// "7.82 MB", "80.0 GB": three significant digits, decimal units, as the memory of GPUs is stated.
 std::string DecimalBytes(int64_t bytes);
 
-/// Bytes of the host's memory that a checkpoint copies on the rank that writes most; 0 if nothing is copied.
+/// Host memory that a checkpoint's copy takes on the rank that writes most; 0 if nothing is copied.
 int64_t LargestStaging(const Compilation& compilation);
 
 /// The degrees of the mesh by axis.

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Folders as they were named when the run wrote them: relative to its working directory, which may be another one.
+/// Folders have the names that the run wrote: relative to its working directory, which may differ from this one.
 void FindCheckpoints(RunOnPage& run) {
   for (const Event* save : run.history.EventsOf("checkpoint")) {
     const std::string folder = TextOf(save->fields, "dir");

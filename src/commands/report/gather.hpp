@@ -8,12 +8,12 @@
 
 namespace espalier {
 
-/// Reads the folder of a run. `cluster` is --cluster, may be empty. What is missing besides metrics.jsonl is said on
-/// the page. Throws as ReadHistory.
+/// Reads the folder of a run. `cluster` is --cluster, may be empty. The page notes missing files other than
+/// metrics.jsonl. Throws as ReadHistory.
 RunOnPage Gather(const std::string& folder, const std::string& cluster);
 
-/// Compiles the deck of the run again, for its ranks and device, and fills `programs`, `measured` and `simulated`:
-/// with what was found, or with the reason why there is none.
+/// Compiles the deck of the run again, for its ranks and device, and fills `programs`, `measured` and `simulated` with
+/// the results, or with the reason why there are none.
 void AddPrograms(RunOnPage& run, const LoadedDeck& loaded, const std::string& cluster);
 
 /// "a; b": the messages of an error, for a sentence.

@@ -22,7 +22,7 @@ constexpr int64_t kMostTraceBytes = int64_t{1} << 30;
 
 using PlanPointer = std::shared_ptr<const WorldPlan>;
 
-/// What the last start of a run says.
+/// The settings of a run's last start.
 struct Setup {
   std::string deck, device;
   int ranks = 0;
@@ -37,7 +37,7 @@ Setup SetupOf(const RunHistory& history) {
   return {TextOf(start->fields, "deck"), TextOf(start->fields, "device"), static_cast<int>(*ranks)};
 }
 
-/// kCpu or kCuda: for what device the run compiled its programs.
+/// kCpu or kCuda: the device for which the run compiled its programs.
 RunDevice DeviceOfRun(const Deck& deck, const std::string& device) {
   for (const RunDevice known : {RunDevice::kCpu, RunDevice::kCuda})
     if (device == DeckName(known)) return known;
@@ -54,7 +54,7 @@ std::shared_ptr<const Program> ProgramOf(const PlanPointer& plan, int rank) {
   return {plan, &plan->programs.at(plan->representative[static_cast<size_t>(rank)])};
 }
 
-/// The rank of each stage whose program needs most.
+/// By stage: the rank whose program needs most memory.
 std::map<int, int> LargestRanks(const WorldPlan& plan) {
   std::map<int, int> largest;
   for (const auto& [rank, program] : plan.programs) {
@@ -97,14 +97,14 @@ TimelineOnPage ReadMeasured(const RunHistory& history, const PlanPointer& plan) 
   }
 }
 
-/// The cluster file to simulate on: --cluster, the one that the run measured, or the one that it waited for.
+/// The cluster file for the simulation: --cluster, the one that the run measured, or the one for which it waited.
 std::string ClusterOf(const Deck& deck, const std::string& cluster) {
   if (!cluster.empty()) return cluster;
   if (deck.run.device == RunDevice::kSleep) return deck.run.cluster;
   return fs::exists(deck.report.costs) ? deck.report.costs : "";
 }
 
-/// The same step on a cluster. `run_plan` are the programs of the run.
+/// The same step on a cluster. `run_plan` has the programs of the run.
 TimelineOnPage SimulateStep(const LoadedDeck& loaded, const Setup& setup, const std::string& path, RunDevice run_device,
                             const PlanPointer& run_plan) {
   if (path.empty())

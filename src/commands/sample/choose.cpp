@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-/// The likeliest tokens, likeliest first; equal ones by id. All of them, by id, if nothing is cut off.
+/// The likeliest tokens, likeliest first; equal ones by id. If no token is excluded, all of them, by id.
 std::vector<int32_t> Candidates(std::span<const float> logits, const Sampling& sampling) {
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
@@ -29,7 +29,7 @@ int32_t Choose(std::span<const float> logits, const Sampling& sampling, double u
   const auto best = std::max_element(logits.begin(), logits.end());
   if (sampling.temperature <= 0) return static_cast<int32_t>(best - logits.begin());
   const std::vector<int32_t> ids = Candidates(logits, sampling);
-  std::vector<double> sums;  // of exp((logit - best) / temperature), over the candidates up to each
+  std::vector<double> sums;  // sums of exp((logit - best) / temperature) over the candidates up to each
   double sum = 0;
   for (int32_t id : ids)
     sums.push_back(sum += std::exp((double(logits[static_cast<size_t>(id)]) - double(*best)) / sampling.temperature));

@@ -9,8 +9,8 @@ namespace espalier {
 /// How tokens are drawn from softmax(logits / temperature).
 struct Sampling {
   double temperature = 0;  ///< 0: always the likeliest (the first of several)
-  int64_t top_k = 0;       ///< only the so many likeliest; 0: all
-  double top_p = 1;        ///< of those, only the likeliest that together have this probability; 1: all
+  int64_t top_k = 0;       ///< only the `top_k` likeliest; 0: all
+  double top_p = 1;        ///< among these, only the likeliest that together have this probability; 1: all
 };
 
 /// The token drawn by `uniform` in [0, 1).

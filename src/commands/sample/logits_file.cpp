@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kBytesPerPrompt = 256;  // of the header: two entries, whose numbers have at most 20 digits
+constexpr size_t kBytesPerPrompt = 256;  // header bytes per prompt: two entries, whose numbers have at most 20 digits
 
 }  // namespace
 

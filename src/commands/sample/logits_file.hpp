@@ -1,5 +1,5 @@
-// What `espalier sample --logits` writes: a file of Hugging Face's safetensors format with the tensors
-// "prompt.K.logits" f32[tokens, vocab], row i being the logits after token i, and "prompt.K.ids" i32[tokens].
+// The output of `espalier sample --logits`: a file in Hugging Face's safetensors format with the tensors
+// "prompt.K.logits" f32[tokens, vocab], where row i holds the logits after token i, and "prompt.K.ids" i32[tokens].
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace espalier {
 
 class LogitsFile {
  public:
-  /// Creates the file. UserError (kFault) if that, or any later write, fails.
+  /// Creates the file. Throws UserError (kFault) if that, or any later write, fails.
   LogitsFile(std::string path, size_t prompts, int64_t vocab);
 
   void Append(int32_t id, const std::vector<float>& logits);
-  /// After the last token of a prompt's text.
+  /// Call it after the last token of a prompt's text.
   void EndPrompt();
-  /// After the last prompt.
+  /// Call it after the last prompt.
   void Close();
 
  private:
@@ -29,9 +29,9 @@ class LogitsFile {
   size_t header_bytes_;  ///< reserved; the header is written last
   int64_t vocab_;
   std::string header_;
-  std::vector<int32_t> ids_;  ///< of this prompt
+  std::vector<int32_t> ids_;  ///< ids of this prompt
   int prompt_ = 0;
-  int64_t end_ = 0;  ///< of the tensors, in bytes
+  int64_t end_ = 0;  ///< end of the tensors, in bytes
 };
 
 }  // namespace espalier

@@ -22,7 +22,8 @@ int64_t Available(int64_t bytes) {
   return bytes;
 }
 
-/// Tokens of the program that takes prompts. A text that outgrows the window is computed anew for each of its tokens.
+/// Number of tokens per run of the program for prompts. A text that outgrows the window is recomputed for each of its
+/// tokens.
 int64_t PromptTokens(int64_t window, int64_t prompt, int64_t text) { return text > window ? window : prompt; }
 
 }  // namespace
@@ -69,7 +70,7 @@ std::vector<float> Sampler::Logits(const std::vector<int32_t>& text, const Obser
 
 int64_t Sampler::Run(const Forward& forward, const std::vector<int32_t>& text, int64_t first, int64_t position) {
   const int64_t count = std::min(forward.tokens, std::ssize(text) - first);
-  // What follows the last token is computed, too, and seen by none before it is overwritten.
+  // Rows after the last token are computed, too, but nothing reads them before they are overwritten.
   std::vector<int32_t> ids(static_cast<size_t>(forward.tokens), 0), positions(ids.size());
   std::copy_n(text.begin() + first, count, ids.begin());
   std::iota(positions.begin(), positions.end(), static_cast<int32_t>(position));

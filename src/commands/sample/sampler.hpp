@@ -1,5 +1,5 @@
 // A trained model that continues texts, on one process: the same pipeline as training, without backward. Two programs
-// share weights and caches: one takes a prompt at once, the other one token at a time.
+// share weights and caches: one takes a whole prompt, the other one token at a time.
 #pragma once
 
 #include <functional>
@@ -26,9 +26,8 @@ class Sampler {
   /// Forgets the text.
   void Restart() { cached_ = observed_ = 0; }
   /// The logits after the last token of `text`, which continues the text of the last call. Only tokens that are not in
-  /// the caches are computed, unless the text is longer than model.seq_len: then the model sees its last tokens, at
-  /// other positions than before, and computes all of them. `observe`, if any, is called once for each token that the
-  /// model sees.
+  /// the caches are computed, unless the text is longer than model.seq_len: then the model sees its last tokens at new
+  /// positions, and recomputes all of them. `observe`, if any, is called once for each token that the model sees.
   std::vector<float> Logits(const std::vector<int32_t>& text, const Observer& observe);
 
  private:

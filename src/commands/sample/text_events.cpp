@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// As a block of code, so that TensorBoard shows a text as it is.
+/// Formats a text as a code block, so that TensorBoard shows it unchanged.
 std::string AsCode(const std::string& text) {
   std::string code;
   std::istringstream lines(text);
@@ -23,7 +23,7 @@ std::string AsCode(const std::string& text) {
   return code;
 }
 
-/// How the texts were drawn: the same words give the same texts.
+/// The settings with which the texts were drawn: equal settings give equal texts.
 std::string Settings(const SampleOptions& options, const std::string& checkpoint) {
   return fmt::format("`{}`, temperature {:g}, top-k {}, top-p {:g}, seed {}", checkpoint, options.temperature,
                      options.top_k, options.top_p, options.seed);
@@ -31,8 +31,8 @@ std::string Settings(const SampleOptions& options, const std::string& checkpoint
 
 }  // namespace
 
-// A folder of its own: TensorBoard reads the files of a folder one after the other, in the order of their names, and
-// would read nothing more from that of a run which is still written.
+// A folder of its own: TensorBoard reads the files of a folder in the order of their names, one after the other, so it
+// would never leave the event file of a run that is still being written.
 std::string FolderOfTexts(const SampleOptions& options, const std::string& checkpoint) {
   std::string folder = options.tensorboard.value_or("");
   if (folder.empty()) {

@@ -1,4 +1,4 @@
-// What `sample --tensorboard` writes.
+// The event file of `sample --tensorboard`.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace espalier {
 
-/// The folder for the texts of a checkpoint: that of the command line, or tensorboard/samples of the checkpoint's run.
-/// It is made. Throws UserError (kDeck) if that fails, or if the checkpoint is in no run.
+/// Makes and returns the folder for the texts of a checkpoint: the one from the command line, or tensorboard/samples of
+/// the checkpoint's run. Throws UserError (kDeck) if that fails, or if the checkpoint is in no run.
 std::string FolderOfTexts(const SampleOptions& options, const std::string& checkpoint);
 
 /// Writes the texts, one per prompt, at the step of the checkpoint. Throws UserError (kFault) if that fails.

@@ -63,7 +63,7 @@ TextForm::TextForm(const SampleOptions& options, const Deck& deck, const std::st
 std::optional<int32_t> TextForm::end() const {
   if (tokenizer_) return tokenizer_->end_of_text();
   if (options_.ids) return std::nullopt;
-  return 0;  // the byte between two files
+  return 0;  // the byte that separates two files
 }
 
 TextForm::Prompt TextForm::Read(const std::string& text) const {

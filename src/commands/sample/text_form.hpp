@@ -1,4 +1,4 @@
-// Between what the user writes and token ids.
+// Converts between the user's text and token ids.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,22 @@
 
 namespace espalier {
 
-/// How a model's tokens are read and shown: as ids, by a tokenizer, or as bytes.
+/// How a model's tokens are read and printed: as ids, by a tokenizer, or as bytes.
 class TextForm {
  public:
-  /// The tokenizer is that of the command line, else that of the checkpoint `dir`. Throws UserError: kDeck if the model
-  /// needs a tokenizer and there is none, kData if the tokenizer cannot be read or has more tokens than the model.
+  /// Uses the tokenizer from the command line, else the one in the checkpoint `dir`. Throws UserError: kDeck if the
+  /// model needs a tokenizer and there is none, kData if the tokenizer cannot be read or has more tokens than the
+  /// model.
   TextForm(const SampleOptions& options, const Deck& deck, const std::string& dir);
 
-  /// What to continue, one entry per prompt: its tokens. Reads stdin if a prompt is "-".
+  /// The prompts, each with its tokens. Reads stdin if a prompt is "-".
   struct Prompt {
     std::string shown;
     std::vector<int32_t> tokens;
   };
   std::vector<Prompt> Prompts() const;
 
-  /// Tokens that may be drawn are below it.
+  /// Upper bound of the tokens that may be drawn.
   int64_t vocab() const { return tokenizer_ ? tokenizer_->vocab() : vocab_; }
   /// The token that ends a text, if there is one.
   std::optional<int32_t> end() const;

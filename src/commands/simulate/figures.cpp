@@ -41,7 +41,7 @@ void AddMemory(const Prediction& prediction, Figures& figures) {
   if (cluster.device == DeviceKind::kCpu) figures.free_bytes -= figures.staging_bytes;
 }
 
-/// Rank, bytes, of what, and the device's.
+/// The message with rank, bytes, purpose and the device's memory.
 std::string WhyItDoesNotFit(const Prediction& prediction, const Figures& figures) {
   const Program& program =
       prediction.plan.programs.at(prediction.plan.representative[static_cast<size_t>(figures.peak_rank)]);

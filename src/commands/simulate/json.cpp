@@ -17,7 +17,7 @@ Json Milliseconds(const ByCommAxis<double>& us) {
   return json;
 }
 
-/// Null if it is not known.
+/// Null if it is unknown.
 Json Milliseconds(const std::optional<double>& seconds) { return seconds ? Json(*seconds * 1e3) : Json(nullptr); }
 
 Json RankJson(const Prediction& prediction, const RankTimes& times, int rank, int ranks) {
@@ -27,7 +27,7 @@ Json RankJson(const Prediction& prediction, const RankTimes& times, int rank, in
   return json;
 }
 
-/// An entry for each rank; where they are many, for each class of ranks with the same times.
+/// An entry for each rank; if there are many, for each class of ranks with equal times.
 Json ByRank(const Prediction& prediction) {
   const Simulation& simulation = prediction.simulation;
   Json json = Json::array();
@@ -55,7 +55,7 @@ Json SavesJson(const Saves& saves) {
           {"blocked_ms", Milliseconds(saves.blocked_s)}};
 }
 
-/// The sizes of the batch ramp that the run has, with the time of a step of each.
+/// The batch sizes of the run's ramp, with the time of a step of each.
 Json SizesJson(const Prediction& prediction) {
   const Deck& deck = prediction.deck();
   const std::vector<RampSize> sizes = BatchRamp(deck.batch).SizesWithin(deck.run.steps);

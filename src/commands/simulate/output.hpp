@@ -11,7 +11,7 @@ void PrintPrediction(const Prediction& prediction, const Figures& figures, const
 
 nlohmann::ordered_json ToJson(const Prediction& prediction, const Figures& figures);
 
-/// "step_ms", "idle_ms" and "exposed_comm_ms" of the slowest rank: what `plan --cluster` adds to its own JSON.
+/// "step_ms", "idle_ms" and "exposed_comm_ms" of the slowest rank, which `plan --cluster` adds to its own JSON.
 nlohmann::ordered_json StepJson(const Prediction& prediction, const Figures& figures);
 
 /// The parts of a step, "compute_ms", "idle_ms", "exposed_ms" and "hidden_ms" by axis: compute, exposed of all axes and

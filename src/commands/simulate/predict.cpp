@@ -27,7 +27,7 @@ const std::string& ClusterFile(const Deck& deck, const std::string& path) {
   return file;
 }
 
-/// A deck that names a device is not timed on another one.
+/// A deck that names one device is not timed on another.
 void CheckDevice(const LoadedDeck& loaded, const Target& target) {
   const auto& run = loaded.deck.run;
   const auto refuse = [&](std::string_view key, std::string_view value, std::string_view remedy) {

@@ -1,4 +1,4 @@
-// The step of a deck on a cluster: what `simulate` prints, and `plan --cluster` in short.
+// The step of a deck on a cluster: printed by `simulate`, and in short by `plan --cluster`.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct Target {
   Cluster cluster;
   RunDevice device = RunDevice::kCuda;  ///< kCpu or kCuda
   std::string reason;                   ///< why that device
-  bool interference = true;             ///< false for run.device = "sleep", whose kernels and links do not disturb
+  bool interference = true;             ///< false for run.device = "sleep", whose kernels and links do not interfere
 };
 
 /// Reads the cluster file: `path`, or run.cluster of a deck that sleeps if `path` is empty. The device is the
@@ -25,8 +25,8 @@ Target ChooseTarget(const LoadedDeck& loaded, const std::string& path);
 struct Prediction {
   Target target;
   WorldPlan plan;
-  Simulation simulation;                ///< of a step with batch.global sequences
-  std::vector<double> ramp_us;          ///< a step of each size of the batch ramp that the run has, batch.global too
+  Simulation simulation;        ///< simulation of a step with batch.global sequences
+  std::vector<double> ramp_us;  ///< times of a step for each batch size of the run's ramp, including batch.global
   double plan_ms = 0, simulate_ms = 0;  ///< how long this took here
 
   const Deck& deck() const { return plan.training.deck; }

@@ -89,7 +89,7 @@ void PrintStages(const Simulation& simulation) {
   for (const auto& [stage, times] : slowest) PrintShares(*times, simulation.step_us);
 }
 
-/// The slowest rank: its parts in milliseconds, and what is hidden of its communication.
+/// The slowest rank: its parts in milliseconds, and the hidden share of its communication.
 void PrintSlowest(const Simulation& simulation) {
   const RankTimes& times = simulation.Slowest();
   const Breakdown& b = times.breakdown;

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-/// Steps between two saves; 0: there is no interval.
+/// Steps between two saves; 0: no interval is set.
 double Interval(const Deck::Checkpoint& checkpoint, double step_s) {
   const double by_steps = static_cast<double>(checkpoint.every_steps);
   const double by_clock = std::ceil(checkpoint.every_s / step_s);
@@ -19,7 +19,8 @@ double Interval(const Deck::Checkpoint& checkpoint, double step_s) {
   return std::min(by_steps, by_clock);
 }
 
-/// Those of the interval before the last step, the one after it, and the initial weights if the deck asks for them.
+/// Checkpoints at the interval before the last step, the one after it, and the initial weights if the deck asks for
+/// them.
 int64_t Count(const Deck& deck, double every_steps) {
   const auto between =
       every_steps > 0 ? static_cast<int64_t>(std::floor(static_cast<double>(deck.run.steps - 1) / every_steps)) : 0;
@@ -37,7 +38,7 @@ int64_t LargestNode(const std::vector<int64_t>& rank_bytes, int ranks_per_node) 
   return most;
 }
 
-/// Into the staging buffer. On CPUs that is a copy in memory, which reads and writes every byte.
+/// Time to copy into the staging buffer. On CPUs that is a copy in memory, which reads and writes every byte.
 std::optional<double> CopySeconds(int64_t bytes, const Cluster& cluster) {
   double rate = cluster.compute.host_bytes_per_us;
   if (rate == 0 && cluster.device == DeviceKind::kCpu) rate = cluster.compute.memory_bytes_per_us / 2;

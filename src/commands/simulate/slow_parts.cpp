@@ -18,7 +18,7 @@ struct NumberAndFactor {
   double factor = 1;
 };
 
-/// The number that is the whole text.
+/// The number that the whole text denotes.
 template <typename T>
 std::optional<T> ReadNumber(std::string_view text) {
   T value{};

@@ -15,8 +15,8 @@ struct SlowArguments {
   std::vector<std::string> nodes;  ///< kernels and transfers of all ranks of a node
 };
 
-/// Throws UserError (kDeck): every argument that is no "number=factor", or whose number is not below the number of
-/// ranks or nodes, or whose factor is below 1.
+/// Throws UserError (kDeck): names every argument that is no "number=factor", or whose number is not below the number
+/// of ranks or nodes, or whose factor is below 1.
 std::vector<Slow> ReadSlowParts(const SlowArguments& arguments, int ranks, int ranks_per_node);
 
 }  // namespace espalier

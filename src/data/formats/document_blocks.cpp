@@ -27,7 +27,7 @@ BlockReader::BlockReader(const InputFile& file, int64_t begin, int64_t end)
     : file_(file), end_(end), buffer_begin_(std::max<int64_t>(begin - 1, 0)), offset_(begin) {
   CHECK(begin % kBlockBytes == 0, "blocks from byte {}", begin);
   if (begin == 0) return;
-  offset_ = end;  // nothing is kept
+  offset_ = end;  // keeps nothing
   offset_ = LineBegin(begin, end);
 }
 
@@ -50,8 +50,8 @@ int64_t BlockReader::LineBegin(int64_t from, int64_t limit) {
   return limit;
 }
 
-/// Drops what is before offset_ and reads on; there must be more. Beyond the end of its part a reader takes little at
-/// once, since that is the part of another rank.
+/// Drops the bytes before offset_ and reads more; there must be more. Beyond the end of its part a reader reads little
+/// at a time, since that part belongs to another rank.
 void BlockReader::ReadMore() {
   const auto used = static_cast<size_t>(std::max<int64_t>(offset_ - buffer_begin_, 0));
   const int64_t at = BufferEnd();
@@ -92,7 +92,7 @@ std::vector<CountedBlock> CountBlocks(const InputFile& file, const DocumentCoder
     try {
       AddCounts(tokens(0), blocks.offset(), coder.IndexesDocuments(), counted);
     } catch (const UserError&) {
-      tokens(LineNumber(file, blocks.offset()));  // throws again, and names the line
+      tokens(LineNumber(file, blocks.offset()));  // throws again, with the line
       throw;
     }
   }

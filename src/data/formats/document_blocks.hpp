@@ -1,4 +1,4 @@
-// Files of documents in blocks of whole lines, cut at the same places whoever reads which part.
+// Files of documents in blocks of whole lines, cut at the same places for every reader.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-/// Of every so many bytes of a file, counted from its start, the first line that begins there begins a block.
+/// A file is divided into ranges of this many bytes; the first line that begins in a range begins a block.
 inline constexpr int64_t kBlockBytes = 32 << 10;
 
 /// Reads the blocks of a part of a file, and nothing before it. A block ends where the next one begins.
@@ -38,7 +38,7 @@ class BlockReader {
   int64_t offset_, size_ = 0;
 };
 
-/// A block, or a conversation: how many tokens it has, and how many of them are targets (0 in blocks).
+/// The numbers of tokens and targets (0 in blocks) of a block or a conversation.
 struct CountedBlock {
   int64_t offset = 0;
   int64_t tokens = 0;

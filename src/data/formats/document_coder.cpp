@@ -18,7 +18,7 @@ uint64_t FoldText(uint64_t key, const std::string& text) {
   return Fold(Fold(key, text.size()), Crc32c(text.data(), text.size()));
 }
 
-/// "is no JSON object": the place is put before it.
+/// "is no JSON object": the caller puts the place before it.
 [[noreturn]] void RefuseLine(const std::string& what) { throw UserError(ExitStatus::kData, what); }
 
 }  // namespace
@@ -64,7 +64,7 @@ void DocumentCoder::AddLine(std::string_view line, BlockTokens& out) const {
   EndDocument(out);
 }
 
-/// The first token of a document is never a target: nothing is before it.
+/// The first token of a document is never a target, since no token precedes it.
 void DocumentCoder::AddConversation(std::string_view line, BlockTokens& out) const {
   const auto object = nlohmann::ordered_json::parse(line);
   if (!object.is_object()) RefuseLine("is no JSON object");

@@ -16,13 +16,13 @@ struct BlockTokens {
   std::vector<int32_t> ids;
   std::vector<int64_t> documents;  ///< tokens at which a document begins, rising
   std::vector<int64_t> lines;      ///< the bytes of the block at which the documents of JSON begin
-  std::vector<uint8_t> targets;    ///< of conversations: of each token, 1 if it may be a target
+  std::vector<uint8_t> targets;    ///< for conversations: for each token, 1 if it may be a target
 };
 
-/// Lines of JSON or text, as bytes or by a tokenizer, or conversations by a template, too.
+/// Encodes lines of JSON or text, as bytes or by a tokenizer, or conversations by a template.
 class DocumentCoder {
  public:
-  /// `format` is one of text (IsText).
+  /// `format` is a text format (IsText).
   DocumentCoder(const DataSettings& settings, DataFormat format);
   /// Appends the tokens of whole lines. `at_end`: they are the last of the file. `line` is the number of the first one,
   /// from 1, or 0 if it is not known; `offset` its byte. Throws UserError (kData) with file and line.
@@ -30,7 +30,7 @@ class DocumentCoder {
               BlockTokens& out) const;
   /// Whether an index has an entry for each document, instead of one for each block of lines.
   bool IndexesDocuments() const { return format_ == DataFormat::kChat; }
-  /// Tells apart what gives other tokens.
+  /// Differs for coders that give other tokens.
   uint64_t Key() const;
 
  private:

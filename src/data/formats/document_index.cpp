@@ -25,7 +25,7 @@ struct IndexHeader {
   int64_t data_bytes = 0, modified = 0;
   uint64_t key = 0;
   int64_t blocks = 0, tokens = 0, targets = 0;
-  uint32_t checksum = 0;  ///< of the bytes before
+  uint32_t checksum = 0;  ///< checksum of the bytes before
   uint32_t end = 0;
 };
 static_assert(sizeof(IndexHeader) == 64 && sizeof(DocumentBlock) == 24);
@@ -39,7 +39,7 @@ int64_t Modified(const std::string& path) {
   return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
-/// The name changes with whatever changes the tokens.
+/// The name depends on everything that changes the tokens.
 std::string IndexPath(const std::string& data, const DataSettings& settings, uint64_t mark) {
   const fs::path path = fs::absolute(data).lexically_normal();
   const std::string name = fmt::format("{}.{:016x}.index", path.filename().string(), mark);
@@ -59,7 +59,7 @@ IndexHeader HeaderOf(const IndexedFile& of, int64_t blocks, int64_t tokens, int6
   return header;
 }
 
-/// The header of an index that fits.
+/// The header of the matching index.
 std::optional<IndexHeader> FindHeader(const IndexedFile& of) {
   if (!fs::is_regular_file(of.path)) return std::nullopt;
   const InputFile file(of.path);
@@ -89,7 +89,7 @@ IndexWriter::IndexWriter(const IndexedFile& of) : of_(of), partial_(fmt::format(
   if (const fs::path folder = fs::path(of.path).parent_path(); !folder.empty()) fs::create_directories(folder, exists);
   file_.open(partial_, std::ios::binary);
   if (!file_) Refuse(std::strerror(errno));
-  const IndexHeader header;  // the right one follows
+  const IndexHeader header;  // overwritten later with the right one
   file_.write(reinterpret_cast<const char*>(&header), sizeof header);
 }
 

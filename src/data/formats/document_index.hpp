@@ -12,29 +12,29 @@
 
 namespace espalier {
 
-/// Where a block of a file begins, or a conversation.
+/// The begin of a block or conversation in a file.
 struct DocumentBlock {
-  int64_t offset = 0;        ///< of its first byte
+  int64_t offset = 0;        ///< offset of its first byte
   int64_t first_token = 0;   ///< in the file
   int64_t first_target = 0;  ///< targets in the file before it
 };
 
-/// What an index belongs to: a file as it is now, and what gives its tokens.
+/// The identity of an index: a file in its current state, and the settings that determine its tokens.
 struct IndexedFile {
   IndexedFile(const std::string& path, OpenFiles& open, const DataSettings& settings, const DocumentCoder& coder);
 
   std::string data;  ///< the file
-  std::string path;  ///< of the index: beside the file, hidden from globs, or in data.index_dir
+  std::string path;  ///< path of the index: next to the file, hidden from globs, or in data.index_dir
   int64_t bytes = 0, modified = 0;
   uint64_t key = 0;
 };
 
-/// Writes an index under a temporary name and commits it by renaming. Every function throws UserError (kData) saying
-/// what cannot be written.
+/// Writes an index under a temporary name and commits it by renaming. Every function throws UserError (kData) that
+/// names the file it cannot write.
 class IndexWriter {
  public:
   explicit IndexWriter(const IndexedFile& of);
-  /// Removes what was not committed.
+  /// Removes uncommitted files.
   ~IndexWriter();
   IndexWriter(const IndexWriter&) = delete;
   IndexWriter& operator=(const IndexWriter&) = delete;
@@ -55,9 +55,9 @@ class IndexWriter {
 /// The index of a file: block k begins at entry k, and the last block ends with the file.
 class DocumentIndex {
  public:
-  /// Reads the index of a file; makes it if there is none that fits. Throws UserError (kData).
+  /// Reads the index of a file; makes it if no index matches. Throws UserError (kData).
   DocumentIndex(const std::string& path, OpenFiles& open, const DataSettings& settings, const DocumentCoder& coder);
-  /// Whether there is an index that fits; one that is damaged or of something else does not.
+  /// Whether there is an intact index for this file and these settings.
   static bool Exists(const IndexedFile& of);
 
   int64_t tokens() const { return tokens_; }

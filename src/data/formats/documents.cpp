@@ -1,5 +1,5 @@
-// Formats whose tokens must be counted: jsonl, and text that a tokenizer cuts. Samples are tokenized as they are read,
-// block by block.
+// Formats whose tokens must be counted: jsonl, and text with a tokenizer. Samples are tokenized as they are read, block
+// by block.
 #include <algorithm>
 #include <atomic>
 
@@ -15,7 +15,7 @@ int64_t NewId() {
   return next++;
 }
 
-/// The block that a thread has tokenized last: samples that follow one another share blocks.
+/// The block that a thread tokenized last: consecutive samples share blocks.
 struct LastBlock {
   int64_t reader = -1, index = -1;
   BlockTokens tokens;

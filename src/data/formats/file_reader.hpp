@@ -30,24 +30,25 @@ class FileReader {
  public:
   virtual ~FileReader() = default;
   virtual int64_t tokens() const = 0;
-  /// The file, and those that belong to it.
+  /// The file, and its companion files.
   virtual std::vector<std::string> Paths() const = 0;
   /// Whether the file begins and ends documents.
   virtual bool IsOfDocuments() const { return false; }
-  /// Whether a zero follows if another file does.
+  /// Whether a zero follows if the file is not the last one.
   virtual bool EndsWithZero() const { return false; }
-  /// Fills `part` with the tokens from `first` on; also documents that begin at one of them, in rising order (that of
-  /// the first token may be left out), and what is not counted. Throws UserError (kData) with file and place.
+  /// Fills `part` with the tokens from `first` on; also documents that begin at one of them, in rising order (the one
+  /// of the first token may be left out), and the tokens that do not count. Throws UserError (kData) with file and
+  /// place.
   virtual void Read(OpenFiles& open, int64_t first, const SamplePart& part) = 0;
 };
 
-/// Throws UserError (kData): "path: what".
+/// Throws UserError (kData): "path: message".
 [[noreturn]] void RefuseData(const std::string& path, const std::string& what);
 
-/// Refuses a vocabulary larger than model.vocab; `place` says where it is, such as " (byte 16)".
+/// Refuses a vocabulary larger than model.vocab; `place` is its place in the file, such as " (byte 16)".
 void CheckVocabulary(const std::string& path, int64_t vocab, const std::string& place, const DataSettings& settings);
 
-// The formats. Each opens a file and throws UserError (kData) saying what is damaged.
+// The formats. Each function opens a file and throws UserError (kData) that describes damage.
 
 std::unique_ptr<FileReader> OpenText(const std::string& path, OpenFiles& open, const DataSettings& settings);
 std::unique_ptr<FileReader> OpenTokens(const std::string& path, OpenFiles& open, const DataSettings& settings);
@@ -59,14 +60,14 @@ std::unique_ptr<FileReader> OpenFlat32(const std::string& path, OpenFiles& open,
 std::unique_ptr<FileReader> OpenMegatron(const std::string& path, OpenFiles& open, const DataSettings& settings);
 /// A JSON object per line.
 std::unique_ptr<FileReader> OpenJsonl(const std::string& path, OpenFiles& open, const DataSettings& settings);
-/// Text that settings.tokenizer cuts.
+/// Text for settings.tokenizer.
 std::unique_ptr<FileReader> OpenTokenizedText(const std::string& path, OpenFiles& open, const DataSettings& settings);
 std::unique_ptr<FileReader> OpenHdf5(const std::string& path, OpenFiles& open, const DataSettings& settings);
 
-/// The format of a file: that of the settings; kAuto: by its first bytes, else by its name. Checks that text fits the
-/// vocabulary.
+/// The format of a file: the one in the settings; for kAuto, found by its first bytes, else by its name. Checks that
+/// text fits the vocabulary.
 DataFormat FormatOf(const std::string& path, OpenFiles& open, const DataSettings& settings);
-/// Whether files of a format do not say how many tokens they have.
+/// Whether files of a format do not state their number of tokens.
 bool IsCounted(DataFormat format, const DataSettings& settings);
 /// Opens a file in its format.
 std::unique_ptr<FileReader> OpenReader(const std::string& path, OpenFiles& open, const DataSettings& settings);

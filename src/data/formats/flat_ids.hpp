@@ -1,4 +1,4 @@
-// Token ids that lie one after the other in a file, little-endian: what most formats are after their header.
+// Consecutive token ids in a file, little-endian: the content of most formats after their header.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,10 @@ void CheckIds(const FlatIds& ids, int64_t first, std::span<const int64_t> raw, s
 /// Ids [first, first + out.size()). Throws UserError (kData) on an id out of range.
 void ReadIds(const FlatIds& ids, OpenFiles& open, int64_t first, std::span<int32_t> out);
 
-/// How many ids fill the file after `offset`; refuses a part of one.
+/// Number of ids in the file after `offset`; refuses an incomplete id.
 int64_t CountIds(const InputFile& file, int64_t offset, IdType type);
 
-/// A file of flat ids and nothing else.
+/// A file of flat ids without a header.
 class FlatReader : public FileReader {
  public:
   explicit FlatReader(FlatIds ids) : ids_(std::move(ids)) {}

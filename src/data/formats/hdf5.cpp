@@ -21,7 +21,7 @@ constexpr size_t kMostOpen = 16;
 
 /// Datasets that stay open between reads, the most recently used first; under the lock of HDF5.
 std::list<OpenDataset>& OpenDatasets() {
-  static auto& datasets = *new std::list<OpenDataset>;  // HDF5 may be gone before static objects are
+  static auto& datasets = *new std::list<OpenDataset>;  // HDF5 may be closed before static objects are destroyed
   return datasets;
 }
 
@@ -47,7 +47,7 @@ Hdf5Handle OpenDatasetOf(hid_t file, const std::string& path, const std::string&
              fmt::format("has no dataset \"{}\" (data.hdf5_dataset); it has {}", name, names.empty() ? "none" : names));
 }
 
-/// How many ids a dataset has; refuses what is not one-dimensional or not of integers.
+/// Number of ids in a dataset; refuses datasets that are not one-dimensional or not integers.
 int64_t Extent(hid_t dataset, const std::string& path, const std::string& name) {
   const Hdf5Handle space(HDF5_CALL(H5Dget_space(dataset)), H5Sclose);
   const Hdf5Handle type(HDF5_CALL(H5Dget_type(dataset)), H5Tclose);
@@ -116,7 +116,7 @@ class Hdf5Reader final : public FileReader {
 }  // namespace
 
 std::unique_ptr<FileReader> OpenHdf5(const std::string& path, OpenFiles& open, const DataSettings& settings) {
-  open.Get(path);  // refuses what cannot be opened at all, with the reason
+  open.Get(path);  // refuses a file that cannot be opened at all, with the reason
   return std::make_unique<Hdf5Reader>(path, settings);
 }
 

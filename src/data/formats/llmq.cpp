@@ -51,7 +51,7 @@ std::unique_ptr<FileReader> OpenLlmq(const std::string& path, OpenFiles& open, c
     RefuseData(path, fmt::format("version {} of LLMQ's tokens; known: 1 and 2", h.version));
   if (h.width != 4) RefuseData(path, fmt::format("{} bytes a token; allowed: 4", h.width));
   if (h.tokens < 0) RefuseData(path, fmt::format("its header says {} tokens", h.tokens));
-  // Ids of added tokens may lie beyond the vocabulary that the header names.
+  // Ids of added tokens may exceed the vocabulary that the header names.
   if (h.version == 2) CheckVocabulary(path, h.vocab, " (byte 20)", settings);
   const bool masks = h.version == 2 && h.masks != 0;
   const int64_t wanted = 4 * int64_t{h.tokens} + (masks ? (int64_t{h.tokens} + 7) / 8 : 0);

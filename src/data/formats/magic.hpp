@@ -1,4 +1,4 @@
-// First bytes of files, by which formats are told apart.
+// First bytes of files, which identify formats.
 #pragma once
 
 #include <cstdint>

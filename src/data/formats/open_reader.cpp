@@ -1,4 +1,4 @@
-// Which format a file has, and which files paths mean.
+// The format of a file, and the files that paths name.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -25,7 +25,7 @@ struct Format {
   DataFormat format;
   Open open;
   std::string_view magic;                 ///< first bytes of every file; empty: none
-  std::vector<std::string_view> endings;  ///< of names, for files without a magic
+  std::vector<std::string_view> endings;  ///< endings of names, for files without a magic
 };
 
 const std::vector<Format>& Formats() {

@@ -24,7 +24,7 @@ std::string GemmPlansInUse() {
                              : fmt::format("product plans {:08x}", Crc32c(text.data(), text.size()));
 }
 
-/// Where switches reduce (NVLink SHARP), the order of sums differs from call to call. A setting of the user is kept.
+/// If switches reduce (NVLink SHARP), the order of sums differs from call to call. A setting of the user is kept.
 void LetNoSwitchAdd() { setenv("NCCL_NVLS_ENABLE", "0", 0); }
 
 }  // namespace
@@ -44,7 +44,7 @@ PeakRate CudaDevice::Peak(Dtype compute) const {
   return known.flops > 0 ? known : MeasureGpuPeak(compute, streams_.Compute());
 }
 
-/// Of all processes on the GPU, as the driver reports it; with nccl a rank has the GPU for itself.
+/// Memory of all processes on the GPU, as the driver reports it; with nccl a rank has the GPU to itself.
 int64_t CudaDevice::OutsideBytes(int64_t arena_bytes, int64_t) const {
   size_t free = 0, total = 0;
   CUDA_CALL(cudaMemGetInfo(&free, &total));

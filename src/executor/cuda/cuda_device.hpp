@@ -18,7 +18,7 @@ class CudaDevice final : public Device {
   std::string Conditions() const override;
   int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const override;
   std::vector<std::string> TakeFallbacks() const override { return cuda::TakeFallbacks(); }
-  /// By the name of the GPU, otherwise measured.
+  /// From a table by the GPU's name, otherwise measured.
   PeakRate Peak(Dtype compute) const override;
 
   std::vector<MemoryLimit> ArenaLimits() const override;

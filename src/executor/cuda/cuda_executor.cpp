@@ -43,7 +43,7 @@ CudaExecutor::CudaExecutor(const Program& program, const Coordinate& coordinate,
     for (const Operands& block : call.blocks) PrepareCudaKernel(Name(OpOf(call.index).kind), ArgumentsOf(call, block));
 }
 
-/// One batched GEMM for blocks of rows that are equally large and equally far apart.
+/// One batched GEMM for blocks of rows that have equal sizes and equal distances.
 void CudaExecutor::Batch(Call& call) {
   const auto distance = [](const Tensor& from, const Tensor& to) {
     return static_cast<const std::byte*>(to.data) - static_cast<const std::byte*>(from.data);
@@ -117,7 +117,7 @@ StepTimes CudaExecutor::End() {
   return times;
 }
 
-/// Polls, so that an error elsewhere ends the wait.
+/// Polls, so that an error in another thread ends the wait.
 void CudaExecutor::AwaitDone(Marks& marks) {
   constexpr auto kNap = std::chrono::microseconds(20);
   while (true) {
@@ -158,7 +158,7 @@ void CudaExecutor::IssueKernel(const Call& call) {
   arena_.Use(call.end);
 }
 
-/// Makes the first element that is there a NaN: a fault on purpose.
+/// Sets the first existing element to NaN: an injected fault.
 void CudaExecutor::Spoil(const std::vector<Tensor>& outputs) {
   const auto x =
       std::ranges::find_if(outputs, [](const Tensor& t) { return t.dtype == Dtype::kF32 && Volume(t.shape) > 0; });

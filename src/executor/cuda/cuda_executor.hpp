@@ -1,5 +1,5 @@
-// A program on a GPU: what does not depend on the transport of messages. Inputs and results in slots, begin and end of
-// steps, kernels.
+// Runs a program on a GPU; this class does not depend on the transport of messages. Inputs and results in slots, begin
+// and end of steps, kernels.
 #pragma once
 
 #include <array>
@@ -49,7 +49,7 @@ class CudaExecutor : public Executor {
   LaneEvents events_;
 
  private:
-  /// Three: the times of a step are read after the next step has begun, together with those of the previous one.
+  /// Three: the times of a step are read after the next step has begun, together with the times of the previous one.
   static constexpr int kMarks = 3;
   struct Marks {
     Event began{Timing::kOn}, ended{Timing::kOn}, done{Timing::kOff};

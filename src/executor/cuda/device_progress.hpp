@@ -1,5 +1,5 @@
-// How far the device is, in words of pinned memory that the device writes in stream order, also inside graphs. The
-// host's own count of issued instructions says nothing about a GPU that waits for a peer.
+// The progress of the device, in words of pinned memory that the device writes in stream order, also inside graphs. The
+// host's own count of issued instructions does not show that a GPU waits for a peer.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace espalier::cuda {
 
 class DeviceProgress {
  public:
-  /// Every update costs a copy, so the compute lane gives a sign of life only after so many instructions; a step may
+  /// Every update costs a copy, so the compute lane gives a sign of life only after this many instructions; a step may
   /// take minutes.
   static constexpr int kSignOfLife = 64;
 
@@ -25,7 +25,7 @@ class DeviceProgress {
 
   /// Finished instructions of a lane, by its word.
   int Done(Lane lane) const;
-  /// Copies the current words to `progress`, as those of step `run`.
+  /// Copies the current words to `progress`, as progress of step `run`.
   void Show(Progress& progress, int run) const;
 
  private:

@@ -10,7 +10,7 @@
 
 namespace espalier::cuda {
 
-/// Which blocks of threads a GPU starts first, when a multiprocessor is free.
+/// Which thread blocks a GPU starts first when a multiprocessor is free.
 enum class Urgency : uint8_t { kLow, kHigh };
 
 class Stream {
@@ -74,13 +74,13 @@ class DeviceMemory {
 };
 
 /// The streams of a process: one per lane, shared by all of its programs, which therefore run one after the other. Lane
-/// kCopy carries staged messages. The few blocks of a message start before those of a kernel that fills the GPU: peers
-/// wait for them.
+/// kCopy carries staged messages. The few blocks of a message start before the blocks of a kernel that fills the GPU,
+/// because peers wait for them.
 struct Streams {
   ByLane<Stream> lanes = {Stream(Urgency::kLow),  Stream(Urgency::kHigh), Stream(Urgency::kHigh),
                           Stream(Urgency::kHigh), Stream(Urgency::kHigh), Stream(Urgency::kHigh),
                           Stream(Urgency::kHigh)};
-  Stream progress{Urgency::kHigh};  ///< tells the host how far the compute lane is
+  Stream progress{Urgency::kHigh};  ///< reports the progress of the compute lane to the host
 
   cudaStream_t Of(Lane lane) const { return lanes[lane].Get(); }
   cudaStream_t Compute() const { return Of(Lane::kCompute); }

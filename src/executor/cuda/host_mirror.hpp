@@ -1,5 +1,4 @@
-// A mirror of the arena on the host, for communication over MPI: same offsets, backed by memory only where messages
-// are.
+// A mirror of the arena on the host, for communication over MPI: same offsets, with pages only where messages are.
 #pragma once
 
 #include <vector>

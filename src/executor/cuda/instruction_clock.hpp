@@ -1,4 +1,4 @@
-// When every instruction of one step ran: a timing event on its stream before it and one after it.
+// Times of every instruction of one step: a timing event on its stream before it and one after it.
 #pragma once
 
 #include <vector>
@@ -33,7 +33,7 @@ class InstructionClock {
   struct Pair {
     Event before{Timing::kOn}, after{Timing::kOn};
   };
-  /// Events have a resolution of half a microsecond, and float one of 24 bits: 1 us in a step of 16 s.
+  /// Events have a resolution of half a microsecond, and a float has 24 bits: 1 us in a step of 16 s.
   static double MicrosecondsBetween(const Event& from, const Event& to) {
     float ms = 0;
     CUDA_CALL(cudaEventElapsedTime(&ms, from.Get(), to.Get()));

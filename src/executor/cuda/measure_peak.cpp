@@ -72,7 +72,7 @@ bool Fits(int64_t side, Dtype dtype) {
   return SquareMatmul::BytesNeeded(side, dtype) <= static_cast<int64_t>(free / 4);
 }
 
-/// The smallest that takes a while, or the largest that there is room for: larger ones reach more, up to some size.
+/// The smallest size that takes long enough to time, or the largest that fits: rates rise up to some size.
 int64_t ChooseSide(Dtype dtype, cudaStream_t stream) {
   int64_t side = kSmallestSide;
   while (side < kLargestSide && Fits(2 * side, dtype) &&

@@ -1,10 +1,10 @@
 // Named ranges on the host's timeline of a profiler (NVTX: Nsight Systems shows them, and projects them onto the GPU).
-// Without a profiler a range is a call through a pointer that is null.
+// Without a profiler a range only tests a null pointer.
 #pragma once
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
-#else  // some distributions have NVTX in a package of its own: built without it, there are no ranges
+#else  // some distributions have NVTX in a separate package; without it there are no ranges
 inline int nvtxRangePushA(const char*) { return 0; }
 inline int nvtxRangePop() { return 0; }
 #endif

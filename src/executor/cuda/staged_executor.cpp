@@ -59,7 +59,7 @@ void StagedExecutor::AwaitLanes(std::span<const Wait> waits) {
 }
 
 void StagedExecutor::Fetch(const CommInstruction& instruction) {
-  CUDA_CALL(cudaSetDevice(device_));  // of this thread
+  CUDA_CALL(cudaSetDevice(device_));  // sets the device of this thread
   const cudaStream_t copy = streams_.Of(Lane::kCopy);
   for (const Wait& wait : instruction.instruction->waits)
     if (wait.lane == Lane::kCompute) events_.Await(wait, copy);

@@ -22,7 +22,7 @@ class StagedExecutor final : public CudaExecutor {
   StagedExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
                  Communication& communication, int device, Abort abort);
 
-  /// The count of the compute lane is that of issued instructions; this adds a sign of life of the device.
+  /// The compute lane's count shows issued instructions; this adds a sign of life of the device.
   void ShowProgress() override;
 
  private:

@@ -32,7 +32,7 @@ StreamExecutor::StreamExecutor(const Program& program, const Coordinate& coordin
       graphs_(GraphsWanted()) {
   CHECK(exchanges_.empty() || communication != nullptr,
         "the program communicates, but there is nothing to communicate with");
-  // Collective, so also if this rank communicates nothing.
+  // Collective: also called if this rank communicates nothing.
   if (communication != nullptr) comm_ = communication->Prepare(program, coordinate, std::move(exchanges_));
 }
 
@@ -55,7 +55,7 @@ void StreamExecutor::IssueStep(cudaEvent_t) {
 /// by one.
 bool StreamExecutor::MayCapture() const { return graphs_ && begun() > 0 && !FaultsArmed() && Clock() == nullptr; }
 
-/// A step that cannot be captured is issued instead, and so are all that follow.
+/// A step that cannot be captured is issued instead, as are all later ones.
 bool StreamExecutor::Capture() {
   cudaGraph_t graph = nullptr;
   CUDA_CALL(cudaStreamBeginCapture(streams_.Compute(), cudaStreamCaptureModeThreadLocal));
@@ -114,7 +114,8 @@ void StreamExecutor::IssueExchange(size_t exchange, int index, cudaStream_t stre
 void StreamExecutor::Finished(Lane lane, int count, cudaStream_t stream) {
   events_.Issued(lane, count, stream);
   if (lane != Lane::kCompute) return progress_.Finished(lane, count, stream);
-  // Of the compute lane, only what another lane waits for; and beside it, since a copy between two kernels costs time.
+  // On the compute lane only counts that another lane waits for are shown; the copy runs on a separate stream, since a
+  // copy between two kernels costs time.
   if (!events_.Has(lane, count) && count % DeviceProgress::kSignOfLife != 0) return;
   const cudaStream_t beside = streams_.progress.Get();
   CUDA_CALL(cudaEventRecord(computed_.Get(), stream));

@@ -30,7 +30,7 @@ class StreamExecutor final : public CudaExecutor {
   bool MayCapture() const;
   /// False if the step cannot be captured, which is noted as a fallback.
   bool Capture();
-  /// After an error in a capture, of which `graph` may be what there is.
+  /// After an error during capture; `graph` may be incomplete.
   void GiveUpCapture(cudaGraph_t graph, const std::string& why);
   /// Issues the step; without wait marks while it is captured.
   void Issue(bool captured);
@@ -44,9 +44,9 @@ class StreamExecutor final : public CudaExecutor {
   std::unique_ptr<PreparedComm> comm_;
   DeviceProgress progress_;
   Event fork_{Timing::kOff}, join_{Timing::kOff}, computed_{Timing::kOff};
-  bool counts_beside_ = false;  ///< the step under way uses the stream of progress
+  bool counts_beside_ = false;  ///< the current step uses the progress stream
   cudaGraphExec_t graph_ = nullptr;
-  bool graphs_;  ///< steps are captured: wanted, and never failed
+  bool graphs_;  ///< captured steps are requested, and no capture has failed
 };
 
 }  // namespace espalier::cuda

@@ -16,7 +16,7 @@ namespace {
 constexpr double kRoundMicroseconds = 20000;
 constexpr int kMostRepetitions = 50;
 
-/// Operands of backward in memory of their own, after forward has made o and lse.
+/// Operands of backward in separate memory, after forward has computed o and lse.
 class Backward {
  public:
   Backward(const AttentionDemand& demand, int64_t workspace_bytes)
@@ -31,7 +31,7 @@ class Backward {
     Microseconds(1);  // the first one loads the kernel
   }
 
-  /// Of one call, in a row of `repetitions`.
+  /// Mean time of a call, over `repetitions` consecutive calls.
   double Microseconds(int repetitions) const {
     return watch_.Microseconds(repetitions, [this] { kernel_(Call()); });
   }
@@ -45,7 +45,7 @@ class Backward {
     return tensors;
   }
 
-  /// The inputs end with o, lse and dO; before them are q, k and v, or these three joined.
+  /// The inputs end with o, lse and dO; before them are q, k and v, or one tensor with all three.
   void Forward() {
     const auto o = inputs_.end() - 3;
     const std::vector<Tensor> inputs(inputs_.begin(), o), outputs(o, o + 2);

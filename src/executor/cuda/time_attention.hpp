@@ -1,4 +1,4 @@
-// How long attention's backward takes on this GPU.
+// Times attention's backward on this GPU.
 #pragma once
 
 #include "espalier/executor/cuda_module.hpp"

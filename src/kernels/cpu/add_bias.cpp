@@ -1,4 +1,4 @@
-// A vector added to every row, and its adjoint, the sum over rows.
+// A vector added to every row, and its gradient, the sum over rows.
 #include "kernels/cpu/runtime/column_sums.hpp"
 
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {

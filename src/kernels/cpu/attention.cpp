@@ -12,14 +12,14 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLn2 = 0.693147180559945309f;
 
-/// What a vector of queries have seen so far: the largest score in bits, which is its exponent as a power of two, and
-/// the sum of 2^(score in bits - largest).
+/// State of the softmax of a vector of queries over the keys so far: the largest score in bits, which is its exponent
+/// as a power of two, and the sum of 2^(score in bits - largest).
 struct RunningSoftmax {
   Floats largest = Broadcast(-kInfinity);
   Floats sum{};
 };
 
-/// Some of one head's queries against all keys they see.
+/// Computes some of one head's queries against all keys that they see.
 template <typename T, int kPack>
 class ForwardTask {
  public:
@@ -119,7 +119,7 @@ class ForwardTask {
   }
 
   /// Converts a vector of queries' scores into probabilities, relative to the largest so far, and rescales the earlier
-  /// sums. Probabilities are 0 of the keys that only later queries of the tile see.
+  /// sums. Keys that only later queries of the tile see get the probability 0.
   void Softmax(int64_t lane) {
     RunningSoftmax& running = softmax_[lane / kLanes];
     const int64_t keys = visible_.KeysOf(lane / kTileRows * kTileRows + kTileRows - 1);
@@ -156,7 +156,7 @@ class ForwardTask {
   }
 
   /// Stores the probabilities of keys [begin, end), relative to the largest, and returns their sum. The end is rounded
-  /// up to whole words with zeros. Dropout counts in what is stored, not in the sum.
+  /// up to whole words with zeros. Dropout applies to the stored probabilities, not to the sum.
   template <bool kMasked, bool kDrops>
   Floats Exponentiate(int64_t lane, int64_t begin, int64_t end, Floats largest) {
     const float* scores = scores_ + lane;
@@ -215,9 +215,9 @@ class ForwardTask {
   int64_t batch_, head_;
   BlockLayout<kPack> layout_;
   Mask mask_;
-  Visibility visible_{};                 ///< between the blocks at hand
+  Visibility visible_{};                 ///< visibility between the current blocks
   int64_t key_begin_ = 0, key_end_ = 0;  ///< blocks of keys that are packed
-  float bits_;                           ///< of a score, for each unit of the product of query and key
+  float bits_;                           ///< bits of a score per unit of the dot product of query and key
   float *keys_, *values_, *rows_, *queries_, *scores_, *probabilities_, *sums_, *factors_;
   RunningSoftmax softmax_[kBlock / kLanes];
 };

@@ -1,4 +1,4 @@
-// Rows of keys or values to their places in a cache.
+// Writes rows of keys or values to their places in a cache.
 #include "kernels/cpu/runtime/kernels.hpp"
 #include "kernels/host_cache_write.hpp"
 

@@ -1,5 +1,5 @@
-// Softmax cross-entropy in the steps that a sharded vocabulary needs, and in one. Rows of the vocabulary are long: each
-// is read once from memory. Of a row whose maximum is not given the second read finds it in the cache.
+// Softmax cross-entropy: in the steps that a sharded vocabulary needs, and in one step. Rows of the vocabulary are
+// long: each is read once from memory. If the maximum of a row is not given, the second read finds it in the cache.
 #include <cstring>
 #include <limits>
 
@@ -73,7 +73,7 @@ void GradRow(const CrossEntropyGradArgs& a, int64_t r) {
   PutTarget(dx, target, width, at_target, max, factor);
 }
 
-/// Where the exponentials of a row of dlogits are kept until their sum is known: fp32 in its place.
+/// Where the exponentials of a row of dlogits are kept until their sum is known: fp32 in place, bf16 in scratch memory.
 float* PlaceOfExp(float* dx, int64_t) { return dx; }
 float* PlaceOfExp(Bf16*, int64_t width) { return ScratchOf<float>(width); }
 

@@ -1,4 +1,4 @@
-// Rows of a table by token id, and their adjoint.
+// Rows of a table by token id, and their gradient.
 #include <cstring>
 
 #include "kernels/cpu/runtime/kernels.hpp"

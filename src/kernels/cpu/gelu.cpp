@@ -12,7 +12,7 @@ constexpr float kCubic = 0.044715f;
 constexpr float kFar = 12.0f;
 
 struct Gate {
-  Floats sigmoid, slope;  ///< of 2 u, and its derivative by x
+  Floats sigmoid, slope;  ///< sigmoid of 2 u, and its derivative by x
 };
 
 Gate GateOf(Floats x) {

@@ -51,7 +51,7 @@ void BackwardRow(const LayerNormGradArgs& a, int64_t row) {
   });
 }
 
-/// What a row adds to dweight and to dbias.
+/// The terms of a row in dweight and dbias.
 template <typename T>
 struct WeightTerms {
   const T *x, *dy;

@@ -1,4 +1,4 @@
-// GEMMs of activations and weights: in bf16 by AMX's tiles where the processor has them, else in vector registers.
+// GEMMs of activations and weights: bf16 uses AMX tiles if the processor has them, otherwise vector registers.
 #include <cstring>
 
 #include "kernels/cpu/gemm/panel_gemm.hpp"
@@ -10,7 +10,7 @@
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
-/// A GEMM whose contracted dim is empty: 0, or what c holds, or the bias.
+/// A GEMM whose contracted dim is empty: the result is 0, the old c, or the bias.
 void MatmulOfDepth0(const MatmulArgs& a) {
   const GemmShape& s = a.gemm.shape;
   if (!a.gemm.accumulate) std::memset(a.c.data, 0, static_cast<size_t>(s.m * s.n * SizeOf(a.c.dtype)));

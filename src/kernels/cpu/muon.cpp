@@ -10,7 +10,7 @@ namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 namespace {
 
-/// Momentum and direction of sixteen elements.
+/// New momentum and direction of sixteen elements.
 struct Moved {
   Floats momentum, direction;
 };

@@ -1,5 +1,5 @@
-// Once per step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm 2; constants
-// as in torch.optim.AdamW and clip_grad_norm_). One pass over memory each.
+// Ops that run once per step: squares of the gradients, norm and clipping, AdamW (Loshchilov and Hutter 2019, algorithm
+// 2; constants as in torch.optim.AdamW and clip_grad_norm_). Each passes over memory once.
 #include <algorithm>
 #include <vector>
 
@@ -32,7 +32,7 @@ AdamwFactors FactorsOf(const AdamwArgs& a, double weight_decay) {
   return AdamwFactorsOf(constants, *a.lr, *a.step, *a.scale);
 }
 
-/// Elements [begin, end).
+/// Updates elements [begin, end).
 void Update(const AdamwTensor& tensor, int64_t begin, int64_t end, const AdamwFactors& f) {
   const float* gradient = tensor.gradient;
   float *master = tensor.master, *exp_avg = tensor.exp_avg.As<float>(), *exp_avg_sq = tensor.exp_avg_sq.As<float>();
@@ -47,7 +47,7 @@ void Update(const AdamwTensor& tensor, int64_t begin, int64_t end, const AdamwFa
   });
 }
 
-/// The same with moments of bf16.
+/// The same with bf16 moments.
 void UpdateRounded(const AdamwTensor& tensor, int64_t begin, int64_t end, const AdamwFactors& f, uint32_t step) {
   const float* gradient = tensor.gradient;
   float* master = tensor.master;
@@ -62,7 +62,7 @@ void UpdateRounded(const AdamwTensor& tensor, int64_t begin, int64_t end, const 
   });
 }
 
-/// Where a part that ends at element `at` of a tensor of n ends: at whole vectors, inside the tensor.
+/// The end of a part of a tensor with n elements, near element `at`: at whole vectors, inside the tensor.
 int64_t CutAt(int64_t at, int64_t n) { return at >= n ? n : std::max<int64_t>(0, at / kLanes * kLanes); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Rows of a table by position, added to the tokens; and their adjoint.
+// Rows of a table by position, added to the tokens; and their gradient.
 #include <cstring>
 
 #include "espalier/kernels/shapes.hpp"

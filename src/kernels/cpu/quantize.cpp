@@ -8,7 +8,7 @@
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
-constexpr int64_t kTile = 64;  // rows and columns of what is transposed at a time
+constexpr int64_t kTile = 64;  // rows and columns that are transposed at a time
 
 /// The largest MagnitudeBits of each row of x.
 std::vector<uint32_t> RowMaxima(const Bf16* x, int64_t rows, int64_t width) {
@@ -23,7 +23,7 @@ std::vector<uint32_t> RowMaxima(const Bf16* x, int64_t rows, int64_t width) {
   return largest;
 }
 
-/// The same of each column.
+/// The same for each column.
 std::vector<uint32_t> ColumnMaxima(const Bf16* x, int64_t rows, int64_t width) {
   std::vector<uint32_t> largest(static_cast<size_t>(width));
   ParallelRanges(width, std::max(kTile, RowGrain(rows)), [&](int64_t begin, int64_t end) {
@@ -43,7 +43,7 @@ std::vector<uint32_t> Maxima(const QuantizeArgs& a) {
   return {most == largest.end() ? 0 : *most};
 }
 
-/// What element (r, c) of x is multiplied by.
+/// The factor of element (r, c) of x.
 struct Factors {
   const float* inverse;
   int64_t per_row, per_column;
@@ -62,7 +62,7 @@ void Round(const QuantizeArgs& a, const Factors& factors) {
   });
 }
 
-/// A tile is rounded in the order of x, and written in that of y.
+/// A tile is rounded in the order of x, and written in the order of y.
 template <Dtype kTo>
 void RoundTransposed(const QuantizeArgs& a, const Factors& factors) {
   const Bf16* x = a.x.As<Bf16>();

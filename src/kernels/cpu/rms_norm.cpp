@@ -44,7 +44,7 @@ void BackwardRow(const RmsNormGradArgs& a, int64_t row) {
   });
 }
 
-/// What a row adds to dweight.
+/// The terms of a row in dweight.
 template <typename T>
 struct WeightTerm {
   const T *x, *dy;

@@ -1,4 +1,4 @@
-// RMSNorm by given sums of squares (Zhang and Sennrich 2019, eq. 4): fp32 inside, xhat = x rstd is rounded to the
+// RMSNorm from given sums of squares (Zhang and Sennrich 2019, eq. 4): fp32 inside, xhat = x rstd is rounded to the
 // compute type before the weight multiplies it, as in rms_norm.
 #include "kernels/cpu/runtime/column_sums.hpp"
 

@@ -1,4 +1,4 @@
-// Boxes cut out of a tensor, and put into a larger one.
+// Cuts boxes out of a tensor, and puts them into a larger one.
 #include "kernels/cpu/runtime/kernels.hpp"
 #include "kernels/host_slice.hpp"
 

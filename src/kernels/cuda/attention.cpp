@@ -1,4 +1,4 @@
-// Which attention a call gets: cuDNN's where it has a kernel, else the plain one.
+// Chooses the attention of a call: cuDNN's if it has a kernel, otherwise the plain one.
 #include <fmt/core.h>
 
 #include "attention/attention_in_blocks.hpp"
@@ -31,7 +31,7 @@ std::string Describe(const AttentionInBlocks& call) {
                      x.keys);
 }
 
-/// Notes that our own kernels compute what cuDNN cannot take. What it refuses after all is noted where it does.
+/// Notes that our own kernels compute calls that cuDNN cannot take. Calls that it refuses later are noted there.
 void NoteIfPlain(const AttentionInBlocks& call) {
   if (const std::string why = WhyNotFused(call, FusedAttentionMajor()); !why.empty() && !call.whole.IsEmpty())
     NoteFallback(fmt::format("{}: cuDNN cannot take it ({}): the plain kernel computes it, many times slower",

@@ -4,7 +4,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// Rows are in units of a bf16 element, the smallest there is.
+/// Rows are in units of a bf16 element, the smallest type.
 constexpr int64_t kUnit = sizeof(uint16_t);
 
 __global__ void CopyCache(CacheWriteArgs a) {
@@ -16,7 +16,7 @@ __global__ void CopyCache(CacheWriteArgs a) {
   });
 }
 
-// A position that the cache lacks ends the job.
+// A position outside of the cache ends the job.
 __global__ void WriteRows(CacheWriteArgs a) {
   const auto* x = static_cast<const uint16_t*>(a.x);
   auto* y = static_cast<uint16_t*>(a.y);

@@ -1,7 +1,7 @@
-// One block per row of the vocabulary, however long and wherever it begins: single elements up to the first 16-byte
-// boundary, packs, and single elements after the last pack. The loss with its gradient passes over a row three times:
-// for the largest logit, for the sum of exponentials, and to write the gradient. What fits of the row is in shared
-// memory meanwhile (50304 bf16 are 100 KB, so that a multiprocessor has two rows); the rest is read again.
+// One block per row of the vocabulary, of any length and alignment: single elements up to the first 16-byte boundary,
+// packs, and single elements after the last pack. The loss with its gradient passes over a row three times: for the
+// largest logit, for the sum of exponentials, and to write the gradient. Shared memory keeps as much of the row as fits
+// (50304 bf16 are 100 KB, so a multiprocessor holds two rows); the rest is read again.
 #include <algorithm>
 
 #include "espalier/device_memory/partial_sums.hpp"
@@ -13,7 +13,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// The largest number of threads of which two blocks fit on a multiprocessor.
+/// The largest number of threads for which two blocks fit on a multiprocessor.
 constexpr int kRowThreads = 1024;
 
 /// Calls f(c, lanes) for all columns of a row at `row` that is also written at `other`.
@@ -29,7 +29,7 @@ __device__ void ForRow(const T* row, const T* other, int64_t width, F f) {
   if (last < width) f(last, Lanes<1>{});
 }
 
-/// For every thread of the block.
+/// The result is for every thread of the block.
 template <typename T>
 __device__ float LargestOfRow(const T* row, int64_t width) {
   float max = -INFINITY;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) LogitsSumKernel(LogitsSumArgs 
   const int64_t width = a.logits.width;
   ForRows(a.logits.rows, [&](int64_t r) {
     const T* row = x + r * width;
-    const float max = a.max == nullptr ? LargestOfRow(row, width) : a.max[r];  // the second read is of the cache
+    const float max = a.max == nullptr ? LargestOfRow(row, width) : a.max[r];  // the second read comes from the cache
     float sum = 0;
     ForRow(row, row, width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes);
@@ -91,7 +91,7 @@ __global__ void TokenLossPartials(TokenLossArgs a, double* partials) {
   if (a.z != nullptr) partials[2 * parts + part] = z;
 }
 
-/// One block of at least as many threads as there are partial sums of each.
+/// One block; it has at least as many threads as there are partial sums of each kind.
 __global__ void AddTokenLosses(TokenLossArgs a, const double* partials, int64_t parts) {
   const bool mine = threadIdx.x < parts;
   const double losses = BlockSum(mine ? partials[threadIdx.x] : 0.0),
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyGradKernel(CrossEn
   });
 }
 
-/// A row of logits of which the first columns are kept in shared memory.
+/// A row of logits whose first columns are kept in shared memory.
 template <typename T>
 class KeptRow {
  public:

@@ -37,7 +37,7 @@ __global__ void AccumulateKernel(AccumulateArgs a) {
 }
 
 /// Calls f(i, gate, lanes) for all elements of a dense tensor, with their place in rows of gates: if there are several
-/// rows, each is one block's, and its width a multiple of N.
+/// rows, each belongs to one block, and its width is a multiple of N.
 template <int N, typename F>
 __device__ void ForGates(const GateRows& shape, F f) {
   if (shape.rows == 1) return ForElements<N>(shape.width, [&](int64_t i, auto lanes) { f(i, i, lanes); });

@@ -11,7 +11,7 @@ namespace {
 
 bool IsEmpty(const GemmShape& s) { return s.m * s.n * s.k == 0; }
 
-/// An empty GEMM: 0, or what c holds, or the bias.
+/// An empty GEMM: the result is 0, the old c, or the bias.
 void MatmulOfDepth0(const MatmulArgs& a, const LaunchContext& context) {
   const GemmShape& s = a.gemm.shape;
   if (!a.gemm.accumulate) LaunchClear(a.c.data, s.m * s.n * SizeOf(a.c.dtype), context.stream);
@@ -25,7 +25,7 @@ void PrepareMatmul(const KernelCall& call) {
   if (!IsEmpty(gemm.shape)) PrepareGemm(gemm, call.workspace_bytes);
 }
 
-// bf16 and fp8 GEMMs accumulate in fp32, fp32 ones multiply in fp32. A bias is added before the sums are rounded.
+// bf16 and fp8 GEMMs accumulate in fp32; fp32 GEMMs multiply in fp32. A bias is added before the sums are rounded.
 void Matmul(const MatmulArgs& a, const LaunchContext& context) {
   if (IsEmpty(a.gemm.shape)) return MatmulOfDepth0(a, context);
   Multiply(

@@ -1,4 +1,4 @@
-// Launcher for GEMMs whose contracted dim is empty, which no library takes.
+// Launcher for GEMMs whose contracted dim is empty, which no library supports.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,5 +1,6 @@
 // Muon's element-wise steps (Jordan et al. 2024; as torch.optim.Muon). An element's inputs are read before its outputs
-// are written. Numbers that change from step to step are read on the device, so that a captured graph serves all.
+// are written. Numbers that change from step to step are read on the device, so that one captured graph works for all
+// steps.
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/pack.cuh"
 #include "kernels/cuda/runtime/rounding.cuh"
@@ -9,7 +10,7 @@ namespace {
 
 template <typename M, int N>
 __global__ void MuonDirectionKernel(MuonDirectionArgs a) {
-  const bool apply = *a.apply != 0;  // else the gradient may be infinite
+  const bool apply = *a.apply != 0;  // otherwise the gradient may be infinite
   const float beta = static_cast<float>(a.beta), lerp = static_cast<float>(1 - a.beta), scale = *a.scale;
   M* const moment = a.momentum.As<M>();
   ForElements<N>(a.n, [&](int64_t i, auto lanes) {

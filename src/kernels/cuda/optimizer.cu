@@ -1,4 +1,5 @@
-// Once per step. Numbers that change from step to step are read on the device, so that a captured graph serves all.
+// Ops that run once per step. Numbers that change from step to step are read on the device, so that one captured graph
+// works for all steps.
 #include <algorithm>
 
 #include "espalier/device_memory/partial_sums.hpp"
@@ -21,7 +22,7 @@ __global__ void SumSquaresPartials(const float* g, int64_t n, double* partials) 
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-/// One block of at least as many threads as there are partial sums.
+/// One block; it has at least as many threads as there are partial sums.
 __global__ void __launch_bounds__(1024) AddSquares(const double* partials, int64_t count, float* out) {
   const double sum = BlockSum(threadIdx.x < count ? partials[threadIdx.x] : 0.0);
   if (threadIdx.x == 0) *out = static_cast<float>(sum);
@@ -35,8 +36,8 @@ struct Scalars {
   int count, first;
 };
 
-/// Adds the scalars to the result of the launches before, in order; from zero if they are the first. One block with a
-/// thread per scalar: all are read at once and added one by one.
+/// Adds the scalars to the result of the previous launches, in order; the first launch starts from zero. One block with
+/// a thread per scalar: all are read in parallel and added one by one.
 __global__ void AddScalars(Scalars scalars, ClipSquares* squares) {
   __shared__ float values[kMaxScalars];
   if (static_cast<int>(threadIdx.x) < scalars.count) values[threadIdx.x] = *scalars.pointers[threadIdx.x];
@@ -50,7 +51,7 @@ __global__ void AddScalars(Scalars scalars, ClipSquares* squares) {
   *squares = found;
 }
 
-/// Operands of `clip` but the squares; all f32[]. What the op does not have is nullptr.
+/// Operands of `clip` except the squares; all f32[]. Operands that the op lacks are nullptr.
 struct ClipScalars {
   const float *loss, *count, *z, *loss_limit, *norm_limit;
   float *mean_loss, *norm, *scale, *apply, *first, *mean_z;
@@ -66,7 +67,7 @@ __global__ void ClipKernel(ClipScalars a, const ClipSquares* squares, double cli
   if (a.z != nullptr) *a.mean_z = static_cast<float>(static_cast<double>(*a.z) / DivisorOf(*a.count));
 }
 
-/// A tensor of an AdamW launch, its moments of type M. Those of bf16 are rounded stochastically.
+/// A tensor of an AdamW launch, with moments of type M. bf16 moments are rounded stochastically.
 template <typename M>
 struct StateOf {
   float* master;
@@ -89,7 +90,8 @@ template <typename M>
 struct AdamwTable {
   static constexpr int kMaxTensors = 32384 / (sizeof(StateOf<M>) + sizeof(int32_t));
   StateOf<M> tensors[kMaxTensors];
-  int32_t first_tile[kMaxTensors + 1];  ///< of each tensor, counted over all; after the last, the number of tiles
+  int32_t first_tile[kMaxTensors + 1];  ///< first tile of each tensor, counted over all; at the end, the number of
+                                        ///< tiles
   int32_t count, decaying;              ///< tensors, and how many of them, from the first, decay
   AdamwConstants constants;
   const float *lr, *step, *scale, *apply;  ///< f32[]
@@ -128,7 +130,7 @@ __device__ void UpdateAt(const StateOf<M>& a, int64_t i, const AdamwFactors& f, 
   if (a.copy != nullptr) Store(a.copy + i, p);
 }
 
-/// Elements [begin, end), by the whole block.
+/// The whole block updates elements [begin, end).
 template <int N, typename M>
 __device__ void UpdateRange(const StateOf<M>& a, int64_t begin, int64_t end, const AdamwFactors& f, uint32_t step) {
   const int64_t packs_end = begin + (end - begin) / N * N;
@@ -158,8 +160,8 @@ __device__ bool IsAligned(const StateOf<M>& a) {
 
 template <typename M>
 __global__ void AdamwKernel(const __grid_constant__ AdamwTable<M> table) {
-  __shared__ AdamwFactors factors[2];  // of tensors that decay, and of those that do not
-  if (*table.apply == 0) return;       // all threads, or none
+  __shared__ AdamwFactors factors[2];  // factors of tensors with decay, and of tensors without
+  if (*table.apply == 0) return;       // true for all threads, or for none
   if (threadIdx.x < 2) {
     AdamwConstants constants = table.constants;
     if (threadIdx.x == 1) constants.weight_decay = 0;

@@ -5,7 +5,7 @@
 namespace espalier::cuda {
 namespace {
 
-// A position that the table lacks ends the job.
+// A position outside of the table ends the job.
 template <typename T, int N>
 __global__ void PositionEmbeddingKernel(PositionEmbeddingArgs a) {
   const T *x = a.x.As<T>(), *table = a.table.As<T>();

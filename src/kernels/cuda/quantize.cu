@@ -1,6 +1,6 @@
-// Values in fp8 and their scales. Rows with scales of their own take one launch. Else the largest magnitudes are found
-// in parts (device_memory/partial_sums.hpp), which a second launch makes scales of, and a third one rounds, through
-// shared memory if the result is transposed. The order of a maximum does not matter.
+// Values in fp8 and their scales. If each row has a scale, one launch does all. Otherwise three launches: the first
+// finds the largest magnitudes of parts (device_memory/partial_sums.hpp), the second computes scales from them, and the
+// third rounds, through shared memory if the result is transposed. The order of a maximum does not matter.
 #if !defined(ESPALIER_EMULATE)
 #include <cuda_fp8.h>
 #endif
@@ -23,7 +23,7 @@ struct Most {
   __device__ uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
 };
 
-/// MagnitudeBits of a bf16 that was widened.
+/// MagnitudeBits of a widened bf16.
 __device__ uint32_t Magnitude(float x) { return (__float_as_uint(x) & 0x7fffffffu) >> 16; }
 
 template <int N>
@@ -33,7 +33,7 @@ __device__ uint32_t LargestOf(const Floats<N>& x, uint32_t largest) {
   return largest;
 }
 
-/// The same code as ToFp8 for all but infinities, which a scale of NaN precludes.
+/// The same code as ToFp8, except for infinities, which a scale of NaN precludes.
 template <Dtype kTo>
 __device__ uint8_t Fp8Of(float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -69,7 +69,7 @@ __global__ void QuantizeRows(QuantizeArgs a) {
   });
 }
 
-/// Part blockIdx.x of all elements.
+/// The largest magnitude in part blockIdx.x of all elements.
 template <int N>
 __global__ void LargestParts(const __nv_bfloat16* x, int64_t n, uint32_t* parts) {
   uint32_t largest = 0;
@@ -78,7 +78,7 @@ __global__ void LargestParts(const __nv_bfloat16* x, int64_t n, uint32_t* parts)
   if (threadIdx.x == 0) parts[blockIdx.x] = largest;
 }
 
-/// Of column blockIdx.x * kTileThreads + threadIdx.x, over the rows of part blockIdx.y.
+/// Largest magnitude of column blockIdx.x * kTileThreads + threadIdx.x, over the rows of part blockIdx.y.
 __global__ void LargestOfColumns(const __nv_bfloat16* x, int64_t rows, int64_t width, uint32_t* parts) {
   __shared__ uint32_t block[kTileRows][kTileThreads];
   const int64_t c = int64_t{blockIdx.x} * kTileThreads + threadIdx.x;
@@ -112,7 +112,7 @@ __global__ void RoundKernel(QuantizeArgs a) {
   });
 }
 
-/// A tile of x per block. Rows of a tile have a pad, so that the bytes of a column are in different banks.
+/// One tile of x per block. Rows of a tile are padded, so that the bytes of a column are in different banks.
 template <Dtype kTo, int kBytes>
 __global__ void RoundTransposed(QuantizeArgs a) {
   __shared__ uint8_t tile[kTile][kTile + kTileBytes];
@@ -197,7 +197,7 @@ void LaunchTransposed(const QuantizeArgs& a, cudaStream_t stream) {
 }  // namespace
 
 void Quantize(const QuantizeArgs& a, const LaunchContext& context) {
-  // Of an empty shard all scales are 1.
+  // All scales of an empty shard are 1.
   if (a.rows * a.width == 0) {
     const int64_t scales = a.scale_of == ScaleOf::kTensor ? 1 : a.transposed ? a.width : a.rows;
     if (scales > 0)

@@ -1,4 +1,4 @@
-// A vector added to every row, and its adjoint, the sum over rows.
+// A vector added to every row, and its gradient, the sum over rows.
 #include "kernels/reference/runtime/access.hpp"
 
 namespace espalier::reference {

@@ -20,7 +20,7 @@ struct Head {
   int64_t Key(int64_t j, int64_t c) const {
     return (b * shape.keys + j) * shape.KeyRow() + shape.KvHeadOf(h) * shape.head_dim + c;
   }
-  /// In a dense tensor.
+  /// Offset in a dense tensor.
   int64_t DenseKey(int64_t j, int64_t c) const {
     return ((b * shape.keys + j) * shape.kv_heads + shape.KvHeadOf(h)) * shape.head_dim + c;
   }
@@ -36,14 +36,14 @@ void ForRows(const AttentionShape& shape, F f) {
   }
 }
 
-/// Of a query, or of the gradient of a result, and of a key.
+/// Dot product of a query, or of the gradient of a result, with a key.
 double Dot(const Array& x, int64_t first, const Array& y, const Head& head, int64_t j) {
   double sum = 0;
   for (int64_t c = 0; c < head.shape.head_dim; ++c) sum += Get(x, first + c) * Get(y, head.Key(j, c));
   return sum;
 }
 
-/// What dropout multiplies a query's probability for a key with.
+/// The dropout factor of a query's probability for a key.
 double FactorOf(const DropoutMask& mask, const Head& head, int64_t i, int64_t j) {
   if (!mask.Drops()) return 1;
   return mask.OfProbability(mask.tokens[head.b * head.shape.queries + i], head.h, head.shape.key_shard.PositionOf(j),
@@ -97,7 +97,7 @@ void BackwardRow(const AttentionGradArgs& a, const Head& head, int64_t i, Gradie
   }
 }
 
-/// Rows of `width` values into rows that are `row` elements apart.
+/// Stores rows of `width` values into rows that are `row` elements apart.
 void SetRows(const Array& x, const std::vector<double>& values, int64_t width, int64_t row) {
   for (int64_t i = 0; i < std::ssize(values); ++i) Set(x, i / width * row + i % width, values[static_cast<size_t>(i)]);
 }

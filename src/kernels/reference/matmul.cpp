@@ -5,7 +5,7 @@
 namespace espalier::reference {
 namespace {
 
-/// Element i of an operand; of an fp8 one, of the row or column `line`, times its scale.
+/// Element i of an operand; an fp8 element is multiplied by the scale of the row or column `line`.
 double Element(const Array& x, const float* scales, const Gemm& gemm, int64_t i, int64_t line) {
   if (gemm.scales == Scales::kNone) return Get(x, i);
   const double scale = scales[gemm.scales == Scales::kRow ? line : 0];

@@ -1,4 +1,4 @@
-// RMSNorm by given sums of squares (Zhang and Sennrich 2019, eq. 4): xhat = x rstd is rounded to the compute type
+// RMSNorm from given sums of squares (Zhang and Sennrich 2019, eq. 4): xhat = x rstd is rounded to the compute type
 // before the weight multiplies it, as in rms_norm.
 #include "kernels/reference/runtime/access.hpp"
 

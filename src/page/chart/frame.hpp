@@ -1,4 +1,4 @@
-// What all charts have: title, legend, axes, grid, and lines across.
+// Common parts of all charts: title, legend, axes, grid, and lines across.
 #pragma once
 
 #include <string>
@@ -21,17 +21,17 @@ struct LegendEntry {
   Sample sample = Sample::kLine;
 };
 
-/// What is drawn around the values of a chart.
+/// Texts around the values of a chart.
 struct ChartText {
   std::string title;    ///< "gradient norm"
-  std::string unit;     ///< of y: "ms"; may be empty
+  std::string unit;     ///< unit of y: "ms"; may be empty
   std::string x_title;  ///< "step"
 };
 
 /// The path of a circle around (x, y).
 std::string DotPath(double x, double y);
 
-/// The place for values, and the drawing so far.
+/// The area for values, and the drawing so far.
 class ChartFrame {
  public:
   ChartFrame(ChartText text, ChartSize size, std::vector<LegendEntry> legend);
@@ -41,14 +41,14 @@ class ChartFrame {
   double top() const { return top_; }
   double bottom() const { return size_.height - 34; }
 
-  /// With ticks at integers. The axis says its values and pixels to the script of the page.
+  /// With ticks at integers. The axis passes its values and pixels to the script of the page.
   void DrawXAxis(const Scale& x);
   void DrawYAxis(const Scale& y);
-  /// A vertical line through the place for values.
+  /// A vertical line through the area for values.
   void DrawMark(double x, std::string_view css_class);
   Svg& svg() { return svg_; }
 
-  /// The finished drawing. `content` says what is in it to those who cannot see it.
+  /// The finished drawing. `content` describes it for readers who cannot see it.
   Drawing Done(const std::string& content) const;
 
  private:

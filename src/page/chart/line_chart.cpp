@@ -12,8 +12,8 @@ namespace espalier {
 namespace {
 
 constexpr size_t kColours = 8;
-constexpr double kSpread = 50;     // of the largest value over the median: beyond it the axis is logarithmic
-constexpr size_t kFewPoints = 40;  // are shown one by one
+constexpr double kSpread = 50;     // limit of the largest value over the median: beyond it the axis is logarithmic
+constexpr size_t kFewPoints = 40;  // this many points are shown one by one
 constexpr double kCross = 3.5;
 
 std::string ColourClass(size_t colour) { return fmt::format("c{}", colour % kColours); }
@@ -29,8 +29,7 @@ struct Extent {
 
 enum class Gaps : uint8_t { kShown, kBridged };
 
-/// The pieces of a curve between values that are missing, unless these gaps are bridged. A piece begins anew where x
-/// goes back, too.
+/// The parts of a curve between missing values, unless these gaps are bridged. A part also ends where x goes back.
 std::vector<std::vector<Point>> Pieces(const std::vector<Point>& points, Gaps gaps) {
   std::vector<std::vector<Point>> pieces(1);
   for (const Point& point : points) {
@@ -76,7 +75,7 @@ class LineChartDrawer {
     return std::string(kClasses[static_cast<size_t>(look)]);
   }
 
-  /// Curves with a name, and the kinds of marks that there are.
+  /// Curves with a name, and the kinds of marks in use.
   std::vector<LegendEntry> Legend() const {
     std::vector<LegendEntry> legend;
     for (const Curve& curve : chart_.curves)
@@ -117,7 +116,7 @@ class LineChartDrawer {
                  logarithmic ? Scale::Kind::kLogarithmic : Scale::Kind::kLinear);
   }
 
-  /// Dots have no gaps, and more gaps than columns cannot be seen.
+  /// Dots have no gaps; more gaps than columns would not be visible.
   std::vector<std::vector<Point>> PiecesOf(const Curve& curve) const {
     if (curve.look == CurveLook::kDots) return Pieces(curve.points, Gaps::kBridged);
     std::vector<std::vector<Point>> pieces = Pieces(curve.points, Gaps::kShown);

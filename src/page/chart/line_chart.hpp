@@ -12,7 +12,7 @@ namespace espalier {
 /// How a curve is drawn.
 enum class CurveLook : uint8_t {
   kLine,     ///< the curve itself
-  kBehind,   ///< pale and thin: the values behind a smoothed line
+  kBehind,   ///< pale and thin: the values from which a line was smoothed
   kGivenUp,  ///< dashed and pale
   kDots,
 };
@@ -25,7 +25,7 @@ struct Curve {
   std::vector<Point> points;
 };
 
-/// A vertical line at `x`, or, for what is not finite, a cross at the top.
+/// A vertical line at `x` or, for a value that is not finite, a cross at the top.
 struct ChartMark {
   enum class Kind : uint8_t { kRestart, kRollback, kNotFinite } kind = Kind::kRestart;
   double x = 0;
@@ -44,7 +44,7 @@ struct LineChart {
 /// is more than 50 times their median.
 Drawing DrawLineChart(const LineChart& chart);
 
-/// Moving average with weights smooth^(i - k) of the values k <= i; NaNs are left out and stay.
+/// Moving average with weights smooth^(i - k) of the values k <= i; NaNs are skipped and stay NaN.
 std::vector<Point> Smoothed(const std::vector<Point>& points, double smooth);
 
 }  // namespace espalier

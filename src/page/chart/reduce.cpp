@@ -12,7 +12,7 @@ int ColumnOf(double x, double begin, double end, int columns) {
   return static_cast<int>(std::clamp(std::floor((x - begin) / (end - begin) * columns), 0.0, columns - 1.0));
 }
 
-/// Calls visit(first, last + 1) for the points of each column that has some.
+/// Calls visit(first, last + 1) for the points of each column that is not empty.
 template <typename Visit>
 void ForEachColumn(const std::vector<Point>& points, double begin, double end, int columns, Visit visit) {
   for (size_t first = 0, last = 0; first < points.size(); first = last) {

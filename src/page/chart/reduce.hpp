@@ -1,4 +1,4 @@
-// Fewer points where a screen cannot show them all.
+// Reduces points to the number that a screen can show.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,9 @@ struct Point {
   bool operator==(const Point&) const = default;
 };
 
-/// Of the points of each of `columns` equal parts of [begin, end] the first with the smallest y and the first with the
-/// largest; of all points the first and the last, too. So no spike is lost. In the given order; x ascends. Points
-/// outside are in the first or last part.
+/// The first points with the smallest and with the largest y in each of `columns` equal parts of [begin, end], and the
+/// first and last of all points. So no spike is lost. In the given order; x ascends. Points outside count to the first
+/// or last part.
 std::vector<Point> KeepExtremes(const std::vector<Point>& points, double begin, double end, int columns);
 
 /// One point of each column: the first.

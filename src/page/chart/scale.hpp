@@ -1,4 +1,4 @@
-// From values to pixels.
+// Maps values to pixels.
 #pragma once
 
 #include <string>

@@ -18,7 +18,7 @@ std::vector<LegendEntry> LegendOf(const StackedChart& chart) {
   return legend;
 }
 
-/// Sums of the layers up to each of them.
+/// Cumulative sums of the layers.
 std::vector<std::vector<double>> Heights(const StackedChart& chart) {
   std::vector<std::vector<double>> heights;
   std::vector<double> sum(chart.edges.size() - 1, 0.0);

@@ -1,4 +1,4 @@
-// Parts of a whole: over an axis as stacked areas, and as one bar.
+// Parts of a whole: as stacked areas over an axis, and as one bar.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct Layer {
 struct StackedChart {
   ChartText text;
   ChartSize size;
-  std::vector<double> edges;  ///< of the intervals, ascending: one more than there are intervals
+  std::vector<double> edges;  ///< edges of the intervals, ascending: one more than there are intervals
   std::vector<Layer> layers;
   double mark = -1;        ///< a line at this x; negative: none
   std::string mark_words;  ///< in the legend

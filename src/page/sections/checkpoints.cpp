@@ -1,4 +1,4 @@
-// What was saved, how long it took, and what failed.
+// Checkpoints: saves, their duration, and failures.
 #include <fmt/core.h>
 
 #include <algorithm>

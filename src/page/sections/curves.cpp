@@ -12,14 +12,14 @@ namespace espalier {
 namespace {
 
 constexpr size_t kSmoothedFrom = 150;  // steps
-constexpr int kSmoothSteps = 50;       // a run is smoothed over so many parts of it
+constexpr int kSmoothSteps = 50;       // a run is smoothed over this number of parts
 constexpr int kColumns = 600, kColumnsOfAllRuns = 2400;
 constexpr size_t kRowsOfValues = 25;
 
 struct Metric {
   const char *field, *title, *unit;
-  double scale = 1;       ///< of the values
-  bool smoothed = false;  ///< with the values behind
+  double scale = 1;       ///< factor of the values
+  bool smoothed = false;  ///< with the unsmoothed values in the background
   bool wide = false;
 };
 
@@ -51,7 +51,7 @@ bool IsShown(const Metric& metric, const Runs& runs) {
   return std::ranges::any_of(runs, [&](const RunOnPage& run) { return run.history.steps.Has(field); });
 }
 
-/// The names of curves: of the run where there are several.
+/// The names of curves, with the run's name if there are several runs.
 std::string NameOf(const Runs& runs, const RunOnPage& run, const std::string& what) {
   if (runs.size() == 1) return what;
   return what.empty() ? run.name() : run.name() + ", " + what;
@@ -111,7 +111,7 @@ class MetricChart {
   LineChart chart_;
 };
 
-/// Rows spread over the run, the first and the last included.
+/// Rows spread over the run, including the first and the last.
 std::vector<size_t> SpreadRows(size_t rows) {
   std::vector<size_t> chosen;
   const size_t count = std::min(rows, kRowsOfValues);

@@ -1,5 +1,4 @@
-// Everything in metrics.jsonl that is out of the ordinary: events, numbers that are not finite, lines that cannot be
-// read.
+// Unusual entries of metrics.jsonl: events, numbers that are not finite, lines that cannot be read.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -17,8 +16,8 @@ constexpr size_t kMostEvents = 400, kMostNamed = 20;
 
 bool IsFirstStart(const RunHistory& history, const Event& event) { return &event == history.EventsOf("start").front(); }
 
-/// What every run has: its first start, its checkpoints and traces, and its end after the last step. Failed saves are
-/// among the checkpoints.
+/// Events that every run has: its first start, its checkpoints and traces, and its end after the last step. Failed
+/// saves are listed with the checkpoints.
 bool IsRoutine(const RunHistory& history, const Event& event) {
   if (event.kind == "start") return IsFirstStart(history, event) && !event.fields.contains("fault");
   if (event.kind == "end") return IntegerOf(event.fields, "status") == 0;

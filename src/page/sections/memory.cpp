@@ -1,4 +1,4 @@
-// The memory of a step of training, exact: the plan of the programs, which compiled again from the deck of the run.
+// The exact memory of a training step: the plan of the programs, compiled again from the deck of the run.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ constexpr size_t kMostMemoryIntervals = 360;
 
 int64_t SumOf(const ByMemoryClass<int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
 
-/// The instruction with the most memory of each interval, so that no peak is lost.
+/// The instruction with the most memory in each interval, so that no peak is lost.
 std::vector<size_t> HighestOfIntervals(const MemoryCourse& course) {
   const size_t count = course.allocated.size(), intervals = std::min(kMostMemoryIntervals, count);
   std::vector<size_t> highest;
@@ -61,7 +61,7 @@ std::vector<std::string> MemoryRow(const MemoryOnPage& memory) {
   return row;
 }
 
-/// The peaks of all ranks that the end of the run has; empty if there are none.
+/// The peaks of all ranks from the end event; empty if there are none.
 std::vector<int64_t> MeasuredPeaks(const RunHistory& history) {
   std::vector<int64_t> peaks;
   const Event* end = history.End();

@@ -1,4 +1,4 @@
-// Numbers of columns, and their words.
+// Statistics of columns, and their text.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-/// "-" for what is not known.
+/// "-" for unknown values.
 inline constexpr const char* kUnknown = "-";
 
 /// The finite values of a column.

@@ -1,4 +1,4 @@
-// One step, instruction by instruction: as it was measured, above as it is predicted.
+// One step, instruction by instruction: measured, with the prediction above it.
 #include <fmt/core.h>
 
 #include "page/sections/numbers.hpp"

@@ -1,4 +1,4 @@
-// What was run, how far it came, and its main figures.
+// Summary of runs: settings, how far they came, and main figures.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -62,7 +62,7 @@ Extreme Lowest(const StepColumns& steps, std::string_view name) {
   return lowest;
 }
 
-/// The median since the last start, whose layout and machine the others may not have had.
+/// The median since the last start; earlier starts may have had another layout or machine.
 double MedianSinceStart(const RunHistory& history, std::string_view name) {
   const int64_t first = IntegerOf(Setup(history), "first_step").value_or(1);
   std::vector<double> values;
@@ -72,7 +72,7 @@ double MedianSinceStart(const RunHistory& history, std::string_view name) {
   return MedianOf(std::move(values));
 }
 
-/// Of the rank that used most, as the end says; before the end that of rank 0.
+/// Peak of the rank that used most, from the end event; before the end, of rank 0.
 std::string PeakMemory(const RunHistory& history) {
   double most = 0;
   if (const Event* end = history.End(); end != nullptr && end->fields.contains("rank_peak_bytes"))
@@ -196,7 +196,7 @@ const std::vector<Fact>& Facts() {
   return facts;
 }
 
-/// What is known of some run.
+/// Facts that are known of at least one run.
 Table FactsOf(const Runs& runs) {
   Table table;
   table.words = 1 + runs.size();
@@ -209,7 +209,7 @@ Table FactsOf(const Runs& runs) {
   return table;
 }
 
-/// One run has its facts in two columns.
+/// A single run has its facts in two columns.
 void AddFacts(const Table& facts, Html& html) {
   const auto middle = facts.rows.begin() + std::ssize(facts.rows) / 2;
   html.BeginColumns();

@@ -1,6 +1,6 @@
-// Where the time went, from the fields of each step. Compute, exposed communication and idle time are the step of the
-// device. step_ms has the wait for data and the work between two steps besides. Waits for saves are between the steps,
-// so they come on top of step_ms. Hidden communication is under compute, and is no part of the time.
+// How time is divided, from the fields of each step. Compute, exposed communication and idle time add up to the step of
+// the device. step_ms also includes the wait for data and the work between two steps. Waits for saves are between the
+// steps, so they are added to step_ms. Hidden communication overlaps with compute and is not added.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ constexpr Part kParts[] = {
     {"rest of the steps", "rest", Rest},
 };
 
-/// Milliseconds of all steps that count, by part.
+/// Milliseconds of all counted steps, by part.
 std::vector<double> TotalsOf(const StepColumns& steps) {
   std::vector<double> totals;
   for (const Part& part : kParts) {
@@ -60,7 +60,7 @@ std::vector<double> TotalsOf(const StepColumns& steps) {
   return totals;
 }
 
-/// The parts that take any time in some run.
+/// The parts that take time in at least one run.
 std::vector<size_t> Shown(const std::vector<std::vector<double>>& totals) {
   std::vector<size_t> shown;
   for (size_t p = 0; p < std::size(kParts); ++p)
@@ -133,7 +133,7 @@ void AddHidden(const RunOnPage& run, Html& html) {
   html.Add(table);
 }
 
-/// What is not in the steps: from the first line to the last one.
+/// Time outside of the steps, from the first line to the last one.
 std::string OutsideSteps(const RunHistory& history, const std::vector<double>& totals) {
   double in_steps = 0, startup = 0;
   for (const double ms : totals) in_steps += ms;

@@ -13,7 +13,7 @@
 
 namespace espalier::jinja {
 
-/// The argument at a place or of a name; taken out, so that what is left was not expected.
+/// Takes the argument at a position or with a name; remaining arguments are unexpected.
 class Reader {
  public:
   Reader(std::string_view of, Arguments& arguments) : of_(of), arguments_(arguments) {}

@@ -11,11 +11,11 @@
 namespace espalier::jinja {
 namespace {
 
-// In bytes of text that take as long to make.
+// Costs in bytes of text that take as long to produce.
 constexpr size_t kStepCost = 32, kElementCost = 256;
-constexpr int kDeepestCall = 1000;  // expressions and statements in one another, over all macros
+constexpr int kDeepestCall = 1000;  // nested expressions and statements, over all macros
 
-/// Names of one level. A loop's body has a level of its own for each element, an {% if %} has none.
+/// Names of one level. A loop's body has a new level for each element, an {% if %} has none.
 struct Scope {
   std::shared_ptr<Scope> outer;
   std::map<std::string, Value, std::less<>> names;
@@ -37,7 +37,7 @@ class Evaluator {
   explicit Evaluator(std::vector<std::pair<std::string, Value>> variables) {
     for (auto& [name, value] : variables) scope_->names[name] = std::move(value);
   }
-  /// Scopes and what they hold may hold one another.
+  /// Scopes and their values may refer to one another.
   ~Evaluator() {
     for (const auto& scope : macro_scopes_) scope->names.clear();
   }
@@ -50,7 +50,7 @@ class Evaluator {
   }
 
  private:
-  /// What is done at a line: counts how deep it is, and gives errors that line.
+  /// Runs `work` for a line: counts the depth, and adds the line to errors.
   template <typename Work>
   auto At(int64_t line, Work work) {
     struct Depth {
@@ -115,7 +115,7 @@ class Evaluator {
     return Exit::kEnd;
   }
 
-  /// Runs `work` with names of its own.
+  /// Runs `work` with a new scope of names.
   template <typename Work>
   auto InScope(std::shared_ptr<Scope> outer, Work work) {
     struct Restore {
@@ -162,7 +162,7 @@ class Evaluator {
     return loop;
   }
 
-  /// Gives the names of a loop or of {% set %} their values.
+  /// Assigns values to the names of a loop or of {% set %}.
   void Unpack(const Statement& s, const Value& value) {
     if (s.targets.size() == 1) return Name(s.targets[0], value);
     const std::vector<Value> parts = ElementsOf(value);
@@ -403,7 +403,7 @@ class Evaluator {
   static int64_t Floor(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }
 
   std::shared_ptr<Scope> scope_ = std::make_shared<Scope>();
-  std::vector<std::shared_ptr<Scope>> macro_scopes_;  ///< where macros were defined: they are alive until the end
+  std::vector<std::shared_ptr<Scope>> macro_scopes_;  ///< scopes in which macros were defined: they live until the end
   Budget budget_;
   std::string out_;
   std::vector<TextSpan> spans_;

@@ -1,4 +1,4 @@
-// Jinja2's expressions, as far as chat templates use them.
+// Jinja2's expressions, to the extent that chat templates use them.
 #pragma once
 
 #include <fmt/core.h>
@@ -13,9 +13,9 @@
 namespace espalier::jinja {
 
 inline constexpr int kDeepestSyntax = 100;
-inline constexpr int kLongest = 200;  ///< operators of one kind in a row
+inline constexpr int kLongest = 200;  ///< consecutive operators of one kind
 
-/// Reads tokens from left to right. Every function throws TemplateError with the line of what it does not know.
+/// Reads tokens from left to right. Every function throws TemplateError with the line of an unsupported construct.
 class ExpressionParser {
  public:
   explicit ExpressionParser(std::string_view source) : tokens_(Tokenize(source)) {}
@@ -23,7 +23,7 @@ class ExpressionParser {
  protected:
   using Kind = ExpressionKind;
 
-  /// Counts how deep the tree is.
+  /// Counts the depth of the tree.
   struct Deeper {
     explicit Deeper(ExpressionParser& parser) : parser(parser) {
       if (++parser.depth_ > kDeepestSyntax) parser.Refuse("it is nested too deep");
@@ -72,7 +72,7 @@ class ExpressionParser {
     Take();
   }
 
-  // Expressions, from the weakest operator to the strongest.
+  // Expressions, from the lowest precedence to the highest.
 
   static ExpressionPtr Make(Kind kind, int64_t line, std::string name = {}) {
     return std::make_unique<Expression>(Expression{.kind = kind, .line = line, .name = std::move(name)});
@@ -156,7 +156,7 @@ class ExpressionParser {
     }
     return chain ? std::move(chain) : std::move(left);
   }
-  /// Skips an operator that compares; empty: there is none.
+  /// Skips a comparison operator and returns it; empty if there is none.
   std::string Comparison() {
     for (const std::string_view name : {"==", "!=", "<", ">", "<=", ">="})
       if (SkipOperator(name)) return std::string(name);
@@ -167,7 +167,7 @@ class ExpressionParser {
     return "not in";
   }
 
-  /// Operators of equal strength, from left to right.
+  /// Operators of equal precedence, from left to right.
   template <typename Operand>
   ExpressionPtr Chain(std::initializer_list<std::string_view> operators, Operand operand) {
     ExpressionPtr left = operand();

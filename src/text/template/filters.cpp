@@ -22,7 +22,7 @@ int64_t LengthOf(const Value& value) {
   return std::ssize(list->items);
 }
 
-/// a.b.0 of map, selectattr and join.
+/// The path a.b.0 in map, selectattr and join.
 Value PathOf(const Value& value, const std::string& path) {
   Value found = value;
   for (size_t begin = 0; begin <= path.size();) {
@@ -51,7 +51,7 @@ Value Joined(const Value& value, Reader& reader, Budget& budget) {
   return budget.Text(std::move(out));
 }
 
-/// The rest of the arguments, for a filter or a test of each element.
+/// The remaining arguments, for a filter or a test of each element.
 Arguments RestOf(Reader& reader) {
   Arguments rest;
   while (reader.left() > 0) rest.positional.push_back(reader.Need(""));

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kLongestRange = 100000;  // as in Jinja2's sandbox
 
-/// An index of Python: from the end if it is negative. Nothing if it is outside.
+/// A Python index: from the end if it is negative. Nothing if it is out of range.
 std::optional<size_t> IndexIn(int64_t size, int64_t index) {
   if (index < 0) index += size;
   if (index < 0 || index >= size) return std::nullopt;

@@ -1,6 +1,6 @@
 // Jinja2's rules of white space, as Transformers sets them: trim_blocks (the newline after a tag or a comment is
-// removed), lstrip_blocks (so are spaces before one that begins its line); one newline at the end of the template is
-// removed. A minus sign removes all white space on its side, a plus sign keeps it all.
+// removed), lstrip_blocks (spaces before a tag that begins its line are removed); one newline at the end of the
+// template is removed. A minus sign removes all white space on its side, a plus sign keeps it all.
 #include "text/template/lexer.hpp"
 
 #include <fmt/core.h>
@@ -72,7 +72,7 @@ class Lexer {
     return text_.npos;
   }
 
-  /// Text up to `tag`, without what the tag takes from its end.
+  /// Adds the text up to `tag`, without the blanks that the tag removes from its end.
   void AddText(size_t tag) {
     const size_t end = std::min(tag, text_.size());
     std::string_view text = std::string_view(text_).substr(at_, end - at_);
@@ -113,7 +113,7 @@ class Lexer {
     Skip(end + 2 - at_);
     AfterTag(sign, true);
   }
-  /// What the end of a tag takes from the text after it.
+  /// Skips the blanks, or the newline, after the end of a tag.
   void AfterTag(char sign, bool trims) {
     if (sign == '-')
       SkipBlank();
@@ -192,7 +192,7 @@ class Lexer {
     value += text_[i];
     return i + 1;
   }
-  /// Appends what the escape at text_[i] means; returns where the text goes on.
+  /// Appends the character of the escape at text_[i]; returns the position after it.
   size_t Escape(size_t i, std::string& value) const {
     static constexpr std::string_view kFrom = "\\'\"abfnrtv", kTo = "\\'\"\a\b\f\n\r\t\v";
     const char c = At(i);

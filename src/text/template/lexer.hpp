@@ -1,4 +1,4 @@
-// The tokens of a template: text between tags, and what is in tags.
+// The tokens of a template: text between tags, and the content of tags.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ enum class TokenKind : uint8_t {
 
 struct Token {
   TokenKind kind;
-  std::string text;  ///< of a string, without quotes and escapes
+  std::string text;  ///< text of a string, without quotes and escapes
   int64_t line;
 };
 

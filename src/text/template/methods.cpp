@@ -133,7 +133,7 @@ const std::map<std::string, Method, std::less<>>& MethodsOf(const Value& value) 
   return value.Entries() != nullptr && !value.Entries()->is_namespace ? DictMethods() : none;
 }
 
-/// An index of Python: from the end if it is negative. Nothing if it is outside.
+/// A Python index: from the end if it is negative. Nothing if it is out of range.
 
 }  // namespace
 

@@ -20,7 +20,7 @@ class Parser : private ExpressionParser {
   }
 
  private:
-  /// Up to a tag whose first name is one of `ends`, which comes next then, after its beginning.
+  /// Statements up to a tag whose first name is one of `ends`; the next token is then that name.
   std::vector<Statement> Body(std::initializer_list<std::string_view> ends) {
     const Deeper deeper(*this);
     std::vector<Statement> body;
@@ -166,7 +166,7 @@ class Parser : private ExpressionParser {
     return {.kind = name == "break" ? StatementKind::kBreak : StatementKind::kContinue, .line = line};
   }
 
-  int loops_ = 0;  ///< around the current tag
+  int loops_ = 0;  ///< loops around the current tag
 };
 
 }  // namespace

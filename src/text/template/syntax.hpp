@@ -23,7 +23,7 @@ enum class ExpressionKind : uint8_t {
   kSlice,      ///< operand[from:to:step], each of which may be null
   kCall,       ///< operand(arguments)
   kFilter,     ///< operand|name(arguments)
-  kTest,       ///< operand is name(arguments)
+  kTest,       ///< the test name(arguments) of an operand
   kNot,
   kNegative,
   kBinary,   ///< name is the operator
@@ -38,7 +38,8 @@ struct Expression {
   int64_t line;
   std::string name = {};
   Value constant{None{}};
-  std::vector<std::unique_ptr<Expression>> operands = {};  ///< of a call, filter or test: the first, then the arguments
+  std::vector<std::unique_ptr<Expression>> operands = {};  ///< for a call, filter or test: the first, then the
+                                                           ///< arguments
   std::vector<std::pair<std::string, std::unique_ptr<Expression>>> named = {};  ///< arguments by name
   std::vector<std::string> operators = {};
 };
@@ -65,15 +66,15 @@ struct Parameter {
 struct Statement {
   StatementKind kind;
   int64_t line;
-  std::string text = {};                  ///< of a macro: its name
-  std::vector<std::string> targets = {};  ///< names that are set; of an attribute: "ns", "name"
+  std::string text = {};                  ///< for a macro: its name
+  std::vector<std::string> targets = {};  ///< names that are set; for an attribute: "ns", "name"
   bool sets_attribute = false;
-  ExpressionPtr value = {}, condition = {};  ///< of a loop: what it runs over, and which elements count (may be null)
+  ExpressionPtr value = {}, condition = {};  ///< for a loop: its sequence, and the condition of elements (may be null)
   std::vector<Parameter> parameters = {};
   std::vector<Statement> body = {}, otherwise = {};
 };
 
-/// Throws TemplateError with the line of what it does not know.
+/// Throws TemplateError with the line of an unsupported construct.
 std::vector<Statement> Parse(std::string_view source);
 
 }  // namespace espalier::jinja

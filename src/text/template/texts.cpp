@@ -7,7 +7,7 @@
 namespace espalier::jinja {
 namespace {
 
-/// Bytes of Python's white space at text[at]; 0: there is none.
+/// Bytes of Python's white space at text[at]; 0: none.
 size_t BlankBytes(std::string_view text, size_t at) {
   const auto c = static_cast<unsigned char>(text[at]);
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x1f) ? 1 : 0;

@@ -11,9 +11,9 @@
 namespace espalier::jinja {
 namespace {
 
-constexpr int kDeepestList = 100;  // lists in lists
+constexpr int kDeepestList = 100;  // nested lists
 
-/// As repr(float) in Python.
+/// Formats like repr(float) in Python.
 std::string FloatText(double x) {
   if (std::isnan(x)) return "nan";
   if (std::isinf(x)) return x > 0 ? "inf" : "-inf";

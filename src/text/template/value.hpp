@@ -1,4 +1,4 @@
-// The values of a template, as Python has them.
+// The values of a template, with Python's semantics.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@ namespace espalier::jinja {
 
 struct Value;
 
-/// What a name without a value gives: printed as nothing, false, without elements.
+/// The value of an undefined name: printed as nothing, false, without elements.
 struct Undefined {
   std::string name;
 };
 struct None {};
 
-/// How Python calls a sequence, which decides how it may be used: views cannot be printed, generators are read once.
+/// The Python type of a sequence, which decides how it may be used: views cannot be printed, generators are read once.
 enum class Sequence : uint8_t { kList, kTuple, kView, kGenerator };
 struct List {
   std::vector<Value> items;
   Sequence kind = Sequence::kList;
-  bool read = false;  ///< a generator whose elements are gone
+  bool read = false;  ///< a generator that has been read
 };
 
 /// In the order of insertion. Only a namespace can be changed by a template.
@@ -56,19 +56,19 @@ struct Value {
   }
   bool IsUndefined() const { return Is<Undefined>(); }
   bool IsNone() const { return Is<None>(); }
-  /// Null if it is something else.
+  /// The string, or null if the value has another type.
   const std::string* Text() const { return std::get_if<std::string>(&held); }
   List* Elements() const;
   Dict* Entries() const;
-  /// A whole number or a bool.
+  /// An integer or a bool.
   std::optional<int64_t> Whole() const;
   /// Any number or a bool.
   std::optional<double> Number() const;
 };
 
-/// Where a template errs: its line and what is wrong.
+/// The error of a template: its line and its message.
 struct TemplateError {
-  int64_t line = 0;  ///< 0: that of the expression that is evaluated
+  int64_t line = 0;  ///< 0: line of the evaluated expression
   std::string what;
 };
 
@@ -82,21 +82,21 @@ Value FromJson(const nlohmann::ordered_json& json);
 std::string_view TypeName(const Value& value);
 bool IsTrue(const Value& value);
 bool AreEqual(const Value& a, const Value& b);
-/// a < b; fails where Python does.
+/// a < b; fails if Python's comparison does.
 bool IsLess(const Value& a, const Value& b);
 bool Contains(const Value& whole, const Value& part);
-/// The elements that a loop sees; fails for what cannot be iterated, and for a generator that was.
+/// The elements over which a loop iterates; fails for values that are not iterable, and for a generator that was read.
 std::vector<Value> ElementsOf(const Value& value);
 /// Python's str and repr.
 std::string ToText(const Value& value);
 std::string ToRepr(const Value& value);
 /// json.dumps without ensure_ascii; `indent` < 0: on one line.
 std::string ToJson(const Value& value, int64_t indent = -1);
-/// The pairs (key, value) of a dict; fails for anything else.
+/// The pairs (key, value) of a dict; fails for any other value.
 Value ItemsOf(const Value& value, Sequence kind);
-/// A whole number; fails for anything else.
+/// An integer; fails for any other value.
 int64_t NeedWhole(const Value& value);
-/// How long it takes to read a value: bytes of a text, elements of a list.
+/// The cost of reading a value: bytes of a text, elements of a list.
 size_t SizeOf(const Value& value);
 /// The characters of a text.
 std::vector<std::string_view> CharactersOf(std::string_view text);

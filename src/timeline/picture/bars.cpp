@@ -6,12 +6,12 @@
 namespace espalier {
 namespace {
 
-constexpr double kMergePixels = 0.5;   ///< gaps shorter than this do not part the kernels of a job
+constexpr double kMergePixels = 0.5;   ///< shorter gaps do not separate the kernels of a job
 constexpr double kNarrowPixels = 1;    ///< bars narrower than this are merged with their neighbours
 constexpr double kCellPixels = 1;      ///< transfers are summed over cells at least this wide
-constexpr double kLevels = 4;          ///< in which shares of a cell are shown
-constexpr double kLeastShare = 0.02;   ///< of a cell: below it nothing is shown
-constexpr double kLeastExposed = 0.1;  ///< share of a gap from which on it is shown as exposed
+constexpr double kLevels = 4;          ///< number of levels in which shares of a cell are shown
+constexpr double kLeastShare = 0.02;   ///< share of a cell below which nothing is shown
+constexpr double kLeastExposed = 0.1;  ///< gaps with at least this exposed share are shown as exposed
 
 /// Builds the bars from consecutive activities.
 class BarBuilder {
@@ -49,7 +49,7 @@ class BarBuilder {
 
  private:
   double GapLength() const { return gaps_.empty() ? 0 : gaps_.back().end_us - gaps_.front().begin_us; }
-  /// A kernel of `job` continues this bar: it is of the same job, or the bar is too narrow to be seen alone.
+  /// A kernel of `job` continues this bar: it belongs to the same job, or the bar is too narrow to be visible alone.
   bool Absorbs(const Bar& bar, int job) const {
     if (bar.job < 0 || GapLength() >= kMergePixels * us_per_pixel_) return false;
     return (bar.job == job && !bar.merged) || bar.Length() < kNarrowPixels * us_per_pixel_;
@@ -63,7 +63,7 @@ class BarBuilder {
   const PictureJobs& jobs_;
   double us_per_pixel_;
   std::vector<Bar> bars_;
-  std::vector<Bar> gaps_;  ///< since the last kernel
+  std::vector<Bar> gaps_;  ///< gaps since the last kernel
 };
 
 /// Calls visit(interval, begin, end) for the parts of intervals in the window.
@@ -75,7 +75,7 @@ void ForEachIn(const PictureTrack& track, const Window& window, Visit visit) {
     visit(*i, std::max(i->begin_us, window.begin_us), std::min(i->end_us, window.end_us));
 }
 
-/// To the next level, but not to nothing unless the share is tiny.
+/// Rounds to the next level, but to none only if the share is tiny.
 double Level(double share) { return share < kLeastShare ? 0 : std::max(1.0, std::round(share * kLevels)) / kLevels; }
 
 void Append(std::vector<TransferCell>& cells, const TransferCell& cell) {
@@ -116,7 +116,7 @@ std::vector<Bar> BarsOf(const PictureTrack& track, const Window& window) {
   return builder.Done();
 }
 
-/// A cell ends at the first change after its least width, so that cells wider than that are exact.
+/// A cell ends at the first change after its minimum width, so wider cells are exact.
 std::vector<TransferCell> TransfersOf(const PictureTrack& track, CommAxis axis, const Window& window) {
   std::vector<TransferCell> cells;
   TransferCell sum{window.begin_us, window.begin_us};
@@ -128,7 +128,7 @@ std::vector<TransferCell> TransfersOf(const PictureTrack& track, CommAxis axis, 
     sum = {sum.end_us, sum.end_us};
   };
   ForEachIn(track, window, [&](const Interval& interval, double begin_us, double end_us) {
-    // A long interval is a cell by itself.
+    // A long interval is a separate cell.
     if (end_us - begin_us >= kCellPixels * window.us_per_pixel) close();
     const bool exposed = interval.exposed == static_cast<int>(axis);
     if (interval.transfers[axis]) (exposed ? sum.exposed : sum.hidden) += end_us - begin_us;

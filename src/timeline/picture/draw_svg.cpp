@@ -13,7 +13,7 @@ constexpr double kPageWidth = 1600, kMargin = 24, kLabelsWidth = 150;
 constexpr double kLeft = kMargin + kLabelsWidth, kWidth = kPageWidth - kLeft - kSharesWidth - kMargin;
 constexpr size_t kMostRows = 32, kMostEnlargedRows = 16;
 constexpr double kReadableJob = 16;   ///< pixels: if jobs are narrower on average, a part of the step is enlarged
-constexpr int kLeastForEnlarged = 8;  ///< microbatches of a step
+constexpr int kLeastForEnlarged = 8;  ///< microbatches of a step, at least
 constexpr int kMostEnlarged = 8;      ///< microbatches
 
 constexpr std::string_view kHatch =

@@ -33,7 +33,7 @@ int LocalChunk(const Program& program, int chunk) {
 
 bool IsBackward(JobKind kind) { return kind == JobKind::kB || kind == JobKind::kW; }
 
-/// A kernel with the job that it would be alone.
+/// A kernel, and the job that it would form alone.
 struct Kernel {
   int instruction = 0;
   PictureJob job;
@@ -52,13 +52,13 @@ std::vector<Kernel> KernelsOf(const Program& program) {
   return kernels;
 }
 
-/// One job up to the weight gradients: B and W of one microbatch and chunk.
+/// Whether two jobs differ at most in weight gradients: B and W of one microbatch and chunk.
 bool Together(const PictureJob& a, const PictureJob& b) {
   return a.microbatch == b.microbatch && a.chunk == b.chunk &&
          (a.kind == b.kind || (IsBackward(a.kind) && IsBackward(b.kind)));
 }
 
-/// How often the kind changes: B and W that alternate are one job, B before W are two.
+/// Number of changes of the kind: alternating B and W are one job, B before W are two.
 int Changes(const std::vector<Kernel>& kernels, size_t begin, size_t end) {
   int changes = 0;
   for (size_t k = begin + 1; k < end; ++k) changes += kernels[k].job.kind != kernels[k - 1].job.kind;

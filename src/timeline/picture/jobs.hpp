@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-/// What a bar stands for: a role, or backward with its weight gradients (BW).
+/// The kind of a bar: a role, or backward with its weight gradients (BW).
 enum class JobKind : uint8_t { kP, kF, kB, kW, kBw, kS, kU };
 inline constexpr int kJobKindCount = 7;
 template <typename T>
@@ -19,7 +19,7 @@ inline constexpr ByJobKind<JobKind> kJobKinds = {JobKind::kP,  JobKind::kF, JobK
 struct PictureJob {
   JobKind kind = JobKind::kF;
   int microbatch = -1;  ///< -1: once per step
-  int chunk = 0;        ///< among those of its stage
+  int chunk = 0;        ///< index among the chunks of its stage
 };
 
 struct PictureJobs {

@@ -24,7 +24,7 @@ constexpr ByJobKind<Colour> kColours = {
 constexpr ByJobKind<std::string_view> kLetters = {"P", "F", "B", "W", "BW", "S", "U"};
 constexpr ByCommAxis<std::string_view> kAxisColours = {"#EE7733", "#882255", "#33AADD", "#4B4B9B"};
 
-/// Prefixes the selector of every rule, so that the rules hold in this picture only. No rule has a list of selectors.
+/// Prefixes the selector of every rule, so that the rules apply only in this picture. No rule has a list of selectors.
 std::string Scoped(std::string_view css) {
   std::string scoped;
   for (size_t begin = 0; begin < css.size();) {
@@ -35,7 +35,7 @@ std::string Scoped(std::string_view css) {
   return scoped;
 }
 
-/// On a dark screen. Bars keep their colours.
+/// For a dark screen. Bars keep their colours.
 constexpr std::string_view kDark = R"(text{fill:#CCC}.title{fill:#EEE}.head{fill:#BBB}.small{fill:#AAA}.lane{fill:#999}
 .page{fill:#16181C}.track{fill:#2A2E35;stroke:#444}.grid{stroke:#FFFFFF1A}.axis{stroke:#888}
 .window{fill:#FFFFFF14;stroke:#AAA}.beam{stroke:#888}.phase{stroke:#888}.end{stroke:#EEE}.I{stroke:#2A2E35}
@@ -53,7 +53,7 @@ Colour Shade(Colour colour, int chunk, int chunks) {
 
 std::string ClassOf(JobKind kind, int chunk) { return fmt::format("{}{}", kLetters[kind], chunk); }
 
-/// By relative luminance, roughly.
+/// By approximate relative luminance.
 bool IsLight(JobKind kind, int chunk, int chunks) {
   const Colour c = Shade(kColours[kind], chunk, chunks);
   return 0.30 * c.red + 0.59 * c.green + 0.11 * c.blue > 140;

@@ -1,5 +1,5 @@
-// Colours and their words. They are from the "vibrant" and "muted" schemes of Paul Tol (Colour Schemes, SRON, 2021),
-// which readers with colour-vision deficiencies can tell apart. Exposed communication is hatched as well.
+// Colours and their names. They are from the "vibrant" and "muted" schemes of Paul Tol (Colour Schemes, SRON, 2021),
+// which readers with colour-vision deficiencies can distinguish. Exposed communication is hatched as well.
 #pragma once
 
 #include <string>
@@ -15,7 +15,8 @@ std::string ClassOf(JobKind kind, int chunk);
 bool IsLight(JobKind kind, int chunk, int chunks);
 std::string_view LegendOf(JobKind kind);  ///< "forward"
 
-/// The classes of the whole picture, which is in an element of class "timeline"; stages have at most `chunks` chunks.
+/// The classes of the whole picture, which is inside an element of class "timeline"; stages have at most `chunks`
+/// chunks.
 std::string StyleSheet(int chunks);
 
 }  // namespace espalier

@@ -13,7 +13,7 @@ const PictureJob* JobOf(const PictureTrack& track, const Interval& interval) {
 
 bool NeedsBackward(const PictureJob& job) { return job.kind == JobKind::kB || job.kind == JobKind::kBw; }
 
-/// From the first backward to the last forward of a track; nothing without either.
+/// From the first backward to the last forward of a track; nothing if it lacks either.
 std::optional<SteadyState> MixOf(const PictureTrack& track) {
   std::optional<double> begin, end;
   for (const Interval& interval : track.intervals) {

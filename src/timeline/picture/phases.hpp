@@ -8,8 +8,8 @@
 
 namespace espalier {
 
-/// Every stage has begun its first backward and none has ended its last forward. Empty if there is no such time, as in
-/// GPipe.
+/// The time in which every stage has begun its first backward and none has ended its last forward. Empty if there is no
+/// such time, as in GPipe.
 struct SteadyState {
   double begin_us = 0, end_us = 0;
 };

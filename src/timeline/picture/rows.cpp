@@ -9,9 +9,9 @@
 namespace espalier {
 namespace {
 
-constexpr double kDigitWidth = 6, kSmallDigitWidth = 5.3;  ///< of the font in bars
+constexpr double kDigitWidth = 6, kSmallDigitWidth = 5.3;  ///< width of a digit of the font in bars
 constexpr double kSeparated = 3;                           ///< bars at least this wide have a space between them
-constexpr double kLeastBand = 0.02;  ///< share of a bar that is exposed from which on a band shows it
+constexpr double kLeastBand = 0.02;                        ///< bars with at least this exposed share get a band
 constexpr double kShareBarWidth = 96;
 
 /// Draws the rows of one track.
@@ -69,7 +69,7 @@ class RowDrawer {
     DrawBands(bars);
   }
 
-  /// Waits too short to be seen: a band at the foot of the bar, as high as their share of its time.
+  /// Waits that are too short to be visible: a band at the foot of the bar, whose height shows their share of its time.
   void DrawBands(const std::vector<Bar>& bars) {
     std::map<int, Lines> bands;  // by height in pixels
     for (const Bar& bar : bars) {
@@ -85,7 +85,7 @@ class RowDrawer {
     return std::max(2, static_cast<int>(share * layout_.compute_height + 0.5));
   }
 
-  /// The number of its microbatch on every job.
+  /// Writes the microbatch number on every job.
   void DrawMicrobatches(const std::vector<Bar>& bars) {
     for (size_t begin = 0, end = 0; begin < bars.size(); begin = end) {
       Pieces job{&bars[begin], &bars[begin], &bars[begin]};
@@ -106,8 +106,8 @@ class RowDrawer {
     double us = first->Length();
   };
 
-  /// In the widest bar, or over all of them if they are narrow and close together. Either all numbers of a row's jobs
-  /// fit or none is shown, so that a row does not stop counting at 9.
+  /// Writes the number into the widest bar, or across all bars if they are narrow and close together. Either all
+  /// numbers of a row's jobs fit or none is shown, so that a row does not stop counting at 9.
   void Label(const Pieces& pieces) {
     const PictureJob& job = JobOf(*pieces.first);
     const bool once = job.microbatch < 0, light = IsLight(job.kind, job.chunk, timeline_.chunks);
@@ -134,7 +134,7 @@ class RowDrawer {
     const std::string name(Name(axis));
     if (layout_.lane_height >= 5)
       svg_.Text(layout_.left - 5, y + layout_.lane_height - 0.5, name, "lane", Anchor::kEnd);
-    // Cells from the foot: exposed, above it hidden, by height in quarters.
+    // Cells from the foot: exposed, hidden above it, by height in quarters.
     std::map<std::pair<int, int>, std::pair<Lines, Lines>> shares;
     for (const TransferCell& cell : TransfersOf(track_, axis, window_)) {
       const double x = X(cell.begin_us), width = std::max(0.3, X(cell.end_us) - x);
@@ -151,7 +151,7 @@ class RowDrawer {
     }
   }
 
-  /// Of what the panel shows of the step.
+  /// Draws the shares of the part of the step that the panel shows.
   void DrawShares() {
     const double end_us = std::min(window_.end_us, timeline_.timeline->step_us);
     const Breakdown b = BreakDown(track_, {window_.begin_us, end_us});

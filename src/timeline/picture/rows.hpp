@@ -9,19 +9,19 @@ namespace espalier {
 /// A timeline, prepared for drawing.
 struct PictureTimeline {
   const Timeline* timeline = nullptr;
-  std::vector<PictureTrack> tracks;  ///< those that are shown
-  size_t gap = 0;                    ///< tracks left out are before this one
+  std::vector<PictureTrack> tracks;  ///< the tracks that are shown
+  size_t gap = 0;                    ///< the track before which some are left out
   std::string left_out;              ///< "448 ranks of stages 4 to 11 are left out"; empty: none
-  ByCommAxis<bool> axes{};           ///< that have transfers
-  int chunks = 1;                    ///< of a stage, at most
+  ByCommAxis<bool> axes{};           ///< axes that have transfers
+  int chunks = 1;                    ///< chunks of a stage, at most
 };
 
 /// Shows at most `most` tracks: the first and the last.
 PictureTimeline Prepare(const Timeline& timeline, size_t most);
 
-/// Where the rows of a panel are, and how high.
+/// The place of a panel's rows, and their height.
 struct RowLayout {
-  double left = 0, top = 0, width = 0;  ///< of the bars
+  double left = 0, top = 0, width = 0;  ///< area of the bars
   double compute_height = 24, lane_height = 6, space = 10;
   int lanes = 0;  ///< axes with transfers
   size_t rows = 0;
@@ -40,7 +40,7 @@ RowLayout LayOut(const PictureTimeline& timeline, double left, double top, doubl
 /// Draws all rows: labels on the left, bars, and the shares of the window on the right.
 void DrawRows(Svg& svg, const PictureTimeline& timeline, const RowLayout& layout, const Window& window);
 
-/// The words above the shares; they are shares of `whole`: "the step".
+/// The headings above the shares, which are shares of `whole`: "the step".
 void DrawShareHeads(Svg& svg, double left, double baseline, std::string_view whole);
 inline constexpr double kSharesWidth = 250;
 

@@ -1,4 +1,4 @@
-// Ticks of a time axis, and times as people read them.
+// Ticks of a time axis, and times for people.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// espalier evaluate: rank 0 reads documents and adds up their losses, all ranks compute. What a document's loss is made
-// of does not depend on the ranks: its rows are filled, and its losses added, in one order.
+// espalier evaluate: rank 0 reads documents and adds up their losses; all ranks compute. The loss of a document does
+// not depend on the ranks: its rows are filled, and its losses added, in one order.
 #include "espalier/train/evaluate_files.hpp"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of its own for indices of files, which are not written beside other people's data.
+/// A folder for indices of files, which are not written next to other people's data.
 class ScratchFolder {
  public:
   ScratchFolder() : path_((fs::temp_directory_path() / "espalier-evaluate-XXXXXX").string()) {
@@ -75,7 +75,7 @@ std::shared_ptr<const ChatTemplate> TemplateOf(const Deck& deck, const Tokenizer
   return deck.data.format == DataFormat::kChat ? ChatTemplate::Load(deck.data.chat_template, tokenizer) : nullptr;
 }
 
-/// On rank 0: the files, their documents, and what their losses add up to.
+/// On rank 0: the files, their documents, and the sums of their losses.
 class Documents {
  public:
   Documents(const EvaluateOptions& options, const std::string& dir, const Deck& deck, int64_t stride)
@@ -117,7 +117,7 @@ class Documents {
     return rows;
   }
 
-  /// The losses of the rows that were taken last, `seq_len` of each.
+  /// The losses of the rows that were taken last, `seq_len` per row.
   void Add(const std::vector<double>& losses, int64_t seq_len) {
     for (size_t r = 0; r < owners_.size(); ++r)
       for (size_t t = 0; t < owners_[r].size(); ++t)
@@ -128,7 +128,7 @@ class Documents {
         }
   }
 
-  /// Of all files so far that were read, in tokens; and of all.
+  /// Tokens of the files read so far; and tokens of all files.
   int64_t taken() const { return taken_; }
   int64_t all_tokens() const { return all_tokens_; }
   const std::string& tokens() const { return tokens_; }
@@ -154,7 +154,7 @@ class Documents {
     return options.tokenizer.empty() ? fmt::format("{} of the checkpoint", tokenizer_->file_name()) : options.tokenizer;
   }
 
-  /// Bytes of text mean nothing to a model of other tokens.
+  /// Text cannot be evaluated by a model with other tokens.
   void RequireTokenizer(DataFormat trained) const {
     if (tokenizer_ != nullptr || IsText(trained) || trained == DataFormat::kAuto) return;
     for (const DocumentFile& file : files_)
@@ -187,8 +187,8 @@ class Documents {
     if (!document.uncounted.empty()) document.uncounted.insert(document.uncounted.begin(), 1);
   }
 
-  /// Of the tokens that count as targets: all but the first, and those that are masked. Without a tokenizer a zero ends
-  /// a document and is no byte of it.
+  /// Bytes of the tokens that count as targets: all but the first one and the masked ones. Without a tokenizer a zero
+  /// ends a document and is not one of its bytes.
   int64_t BytesOfTargets(const Document& document) const {
     std::optional<TextStream> stream;
     if (tokenizer_ != nullptr) stream.emplace(*tokenizer_);
@@ -204,18 +204,18 @@ class Documents {
 
   ScratchFolder scratch_;
   std::shared_ptr<const Tokenizer> tokenizer_;
-  std::optional<int32_t> first_;  ///< that begins a document
+  std::optional<int32_t> first_;  ///< the token that begins a document
   std::vector<DocumentFile> files_;
   std::vector<FileScore> scores_;
-  std::vector<Place> places_;  ///< of the documents, in the order in which they are read
+  std::vector<Place> places_;  ///< places of the documents, in the order in which they are read
   size_t file_ = 0;
   RowFiller filler_;
-  std::vector<Owners> owners_;  ///< of the rows that were taken last
+  std::vector<Owners> owners_;  ///< owners of the rows that were taken last
   std::string tokens_;
   int64_t taken_ = 0, all_tokens_ = 0;
 };
 
-/// A line on standard error now and then.
+/// Prints a line on standard error from time to time.
 class EvaluationProgress {
  public:
   void Say(const Documents& documents) {
@@ -242,7 +242,7 @@ std::string FindCheckpoint(const EvaluateOptions& options) {
   return Resolve(options.checkpoint, fs::path(options.checkpoint).parent_path());
 }
 
-/// What all ranks do together.
+/// The collective part of the evaluation.
 class EvaluationJob {
  public:
   EvaluationJob(const EvaluateOptions& options, World& world, MpiWorld* mpi, Parts& parts)
@@ -310,7 +310,7 @@ class EvaluationJob {
   Parts& parts_;
 };
 
-/// Must come before anything starts a thread. What is wrong is reported later, by all ranks together.
+/// Must be called before anything starts a thread. All ranks report errors together later.
 void ChooseHowThreadsWait(const EvaluateOptions& options) {
   try {
     WaitBriefly(EvaluationDeck(FindCheckpoint(options), options, 1));

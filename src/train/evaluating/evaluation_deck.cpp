@@ -19,7 +19,7 @@ bool Gives(const Keys& keys, const std::string& prefix) {
   return std::ranges::any_of(keys, [&](const std::string& text) { return text.starts_with(prefix); });
 }
 
-/// The number that the last of the keys gives; a wrong one is left to the reader of decks.
+/// The number that the last setting of the key gives; a wrong one is left to the reader of decks.
 int64_t NumberOf(const Keys& keys, const std::string& key, int64_t otherwise) {
   for (const std::string& text : keys)
     if (text.starts_with(key + "=")) {
@@ -35,7 +35,7 @@ bool ReadsConversations(const Keys& keys) {
   return Gives(keys, "data.format=chat") || Gives(keys, "data.format=\"chat\"");
 }
 
-/// A row per rank that has rows of its own, and twice as many as a pipeline has stages.
+/// A row for each rank that has its own rows, and twice as many as a pipeline has stages.
 int64_t RowsOfStep(const Keys& keys, int ranks) {
   const int64_t pp = NumberOf(keys, "parallel.pp", 1);
   const int64_t parts = pp * NumberOf(keys, "parallel.cp", 1) * NumberOf(keys, "parallel.tp", 1);
@@ -70,9 +70,9 @@ Keys KeysOf(const EvaluateOptions& options, int ranks) {
 
 Deck EvaluationDeck(const std::string& dir, const EvaluateOptions& options, int ranks) {
   const std::string saved = ReadMetadata(dir).deck;
-  SavedDeck(dir, saved);  // it is readable, so that an error below is the user's
+  SavedDeck(dir, saved);  // the saved deck is readable, so an error below is the user's
   Deck deck = ParseDeck(saved, dir + "/deck.toml", KeysOf(options, ranks)).deck;
-  deck.data.isolate_documents = true;  // of windows, whatever the files say of documents
+  deck.data.isolate_documents = true;  // isolates windows, whatever documents the files have
   return deck;
 }
 

@@ -8,9 +8,8 @@
 
 namespace espalier {
 
-/// Every rank computes rows of its own with the whole model, unless the overrides say otherwise: then the ranks that
-/// their degrees leave over share the parameters too. Throws UserError: kDeck for the overrides, kData for the
-/// checkpoint `dir`.
+/// Every rank computes its own rows with the whole model, unless the overrides set degrees: then the remaining ranks
+/// shard the parameters too. Throws UserError: kDeck for the overrides, kData for the checkpoint `dir`.
 Deck EvaluationDeck(const std::string& dir, const EvaluateOptions& options, int ranks);
 
 }  // namespace espalier

@@ -2,9 +2,8 @@
 //
 // A window is model.seq_len tokens that the model sees and the targets that follow each of them. The first window of a
 // document begins with it, the next one `stride` tokens later, and so on. Each target is counted once, in the first
-// window that has it. So a token is predicted from at least seq_len - stride tokens before it, or from all that the
-// document has. Windows of several documents share a row if they fit; documents are isolated, so none sees
-// another.
+// window that has it. So a token is predicted from at least seq_len - stride tokens before it, or from all of the
+// document's. Windows of several documents share a row if they fit; documents are isolated, so none sees another.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +15,13 @@
 
 namespace espalier {
 
-/// Tokens [begin, end) of a document. Targets are those from begin + 1 on; those before `counted` were counted before.
+/// Tokens [begin, end) of a document. Targets are the tokens from begin + 1 on; targets before `counted` were counted
+/// in an earlier window.
 struct DocumentWindow {
   int64_t begin = 0, end = 0, counted = 0;
 };
 
-/// The windows of a document of so many tokens; none of fewer than two.
+/// The windows of a document of `tokens` tokens; none if it has fewer than two.
 class DocumentWindows {
  public:
   DocumentWindows(int64_t tokens, int64_t seq_len, int64_t stride)
@@ -35,25 +35,26 @@ class DocumentWindows {
   int64_t counted_ = 1;  ///< the first token that has not been a target
 };
 
-/// A row as all ranks get it.
+/// A row, the same on all ranks.
 struct Row {
   std::vector<int32_t> tokens;     ///< at most seq_len + 1
   std::vector<int64_t> documents;  ///< tokens at which a window begins
-  std::vector<uint8_t> uncounted;  ///< of each token
+  std::vector<uint8_t> uncounted;  ///< 1 for each token that does not count
 
   auto Fields() { return std::tie(tokens, documents, uncounted); }
 };
 
-/// The documents whose targets follow the tokens of a row, by token; -1: no target that counts follows.
+/// The document of the target that follows each token of a row; -1: no counted target follows.
 using Owners = std::vector<int64_t>;
 
 /// Fills rows, one window after the other.
 class RowFiller {
  public:
   RowFiller(int64_t seq_len, int64_t stride) : seq_len_(seq_len), stride_(stride) {}
-  /// The next document. All windows of the one before must have been taken.
+  /// The next document. All windows of the previous one must have been taken.
   void Begin(int64_t document, Document content);
-  /// Appends windows of the document to the row while they fit. False if the row is full: the rest fits another row.
+  /// Appends windows of the document to the row while they fit. False if the row is full: the rest goes into another
+  /// row.
   bool Fill(Row& row, Owners& owners);
 
  private:

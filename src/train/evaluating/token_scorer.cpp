@@ -21,7 +21,7 @@ class RowSource final : public TokenSource {
   int64_t samples() const override { return std::ssize(rows_); }
   int64_t tokens() const override { return samples() * seq_len_; }
   int64_t seq_len() const override { return seq_len_; }
-  /// What follows the windows of a row is a document by itself, of which nothing counts.
+  /// The rest of a row, after its windows, is a document by itself, of which nothing counts.
   void Read(int64_t sample, Sample& out) override {
     const Row& row = rows_[static_cast<size_t>(sample)];
     out.tokens = row.tokens;

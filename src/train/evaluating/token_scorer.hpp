@@ -1,4 +1,4 @@
-// A trained model on all ranks, which says the loss of each token.
+// A trained model on all ranks that computes the loss of each token.
 #pragma once
 
 #include <memory>
@@ -18,14 +18,14 @@ namespace espalier {
 class TokenScorer {
  public:
   /// Compiles the forward, takes its memory and loads the weights of the checkpoint `dir`. Throws AgreedError:
-  /// kDoesNotFit if a rank needs more memory than there is, and the errors of Load. Collective.
+  /// kDoesNotFit if a rank has too little memory, and the errors of Load. Collective.
   TokenScorer(const Deck& deck, const std::string& dir, World& world, MpiWorld* mpi, Device& device);
 
   /// Rows that are computed together.
   int64_t rows() const { return layout_.Global(); }
   const Compilation& compilation() const { return compilation_; }
-  /// On rank 0: the loss of the target after each token of each row (padded to seq_len), where one is counted.
-  /// Collective: all ranks have the same rows, at most rows().
+  /// On rank 0: the loss of the target after each token of each row (padded to seq_len), if it counts. Collective: all
+  /// ranks have the same rows, at most rows().
   std::vector<double> Losses(const std::vector<Row>& rows);
 
  private:

@@ -17,9 +17,9 @@ struct KernelSum {
   OpKind kind = OpKind::kNone;
   std::string variant;
   std::vector<int64_t> sizes;
-  double us = 0;        ///< of all calls together
+  double us = 0;        ///< time of all calls together
   int64_t calls = 0;    ///< per step
-  int64_t samples = 0;  ///< times that were measured
+  int64_t samples = 0;  ///< number of measured times
   auto Fields() { return std::tie(kind, variant, sizes, us, calls, samples); }
 };
 
@@ -36,10 +36,10 @@ class KernelTimes {
   /// Kernels of a step.
   int64_t calls() const { return std::ssize(instructions_); }
 
-  /// The median over the steps of each call, times one factor for all: such that they add up to the median of the
-  /// steps' sums. So a disturbed call counts as its median, and a step predicted from the rows as the median step.
+  /// The median over the steps of each call, times one factor for all calls, such that they add up to the median of the
+  /// steps' sums. So a disturbed call counts as its median, and a step predicted from the rows equals the median step.
   std::vector<KernelSum> Sums() const;
-  /// Half of the range that holds the middle half of the steps' sums, relative to their median.
+  /// Half of the interquartile range of the steps' sums, relative to their median.
   double Spread() const;
   /// The best rate of kernels that compute little and move at least `least_bytes`, bytes per us; 0: there is none.
   double BestBytesPerUs(int64_t least_bytes) const;
@@ -54,13 +54,12 @@ class KernelTimes {
 
   const Program& program_;
   std::vector<KernelKey> keys_;
-  std::vector<Timed> instructions_;            ///< of the compute lane
+  std::vector<Timed> instructions_;            ///< instructions of the compute lane
   std::vector<std::vector<double>> calls_us_;  ///< by call, then step
   std::vector<double> steps_us_;               ///< all calls of a step
 };
 
-/// The time between two kernels: on a CPU all of the step that is neither in kernels nor in waits; on a GPU it is not
-/// known, 0.
+/// The time between two kernels: on a CPU all of the step outside of kernels and waits; on a GPU it is unknown, 0.
 double GapUs(const Device& device, const StepTimes& times, int64_t calls);
 
 /// The rows of all ranks' sums: the mean of all calls.

@@ -21,12 +21,12 @@ constexpr OpKind kCollectives[] = {OpKind::kAllGather, OpKind::kReduceScatter, O
 
 int Repetitions(int64_t bytes) { return bytes <= (64 << 10) ? 40 : bytes <= (1 << 20) ? 20 : 6; }
 
-/// A program of transfers alone, for the rank at `coordinate`. Each is repeated; all share their buffers.
+/// A program that only transfers, for the rank at `coordinate`. Each transfer is repeated; all share their buffers.
 class LadderProgram {
  public:
   LadderProgram(const Mesh& mesh, const Coordinate& coordinate) : coordinate_(coordinate) { program_.mesh = mesh; }
 
-  /// f32[n] values whose types are written as in graphs.
+  /// f32[n] values with types written as in graphs.
   void AddCollective(OpKind kind, int64_t bytes) {
     const auto group = static_cast<int64_t>(program_.mesh.GroupSize({Axis::kDpShard}));
     // Each member sends a shard to each of the others, twice in an all_reduce; in a ring_shift to one.
@@ -49,7 +49,7 @@ class LadderProgram {
     }
   }
 
-  /// From even stages to the next one; the last of an odd number has no part.
+  /// Messages from even stages to the next one; the last stage of an odd number takes no part.
   void AddMessage(int64_t bytes) {
     const int stage = coordinate_[Axis::kPp];
     program_.stage = stage;
@@ -72,7 +72,7 @@ class LadderProgram {
     return program_;
   }
 
-  /// Kind and bytes that a member sends, of each transfer.
+  /// Kind of each transfer, and the bytes that a member sends.
   struct Rung {
     OpKind kind = OpKind::kNone;
     int64_t bytes = 0;
@@ -148,7 +148,7 @@ struct RungTimes {
   auto Fields() { return std::tie(us); }
 };
 
-/// Pages that were never written would all be the same one.
+/// Pages that were never written would all be the same physical page.
 void FillMemory(Arena& arena, int64_t bytes) {
   const std::vector<float> ones(1 << 18, 1.0F);
   const auto part = static_cast<int64_t>(ones.size() * sizeof(float));
@@ -156,7 +156,7 @@ void FillMemory(Arena& arena, int64_t bytes) {
     arena.Write(arena.At(at, std::min(part, bytes - at)), ones.data(), std::min(part, bytes - at));
 }
 
-/// Runs a program, and gathers the medians on rank 0: those of all ranks that took part, by rung.
+/// Runs a program, and gathers on rank 0 the medians of all ranks that took part, by rung.
 std::vector<std::vector<double>> RunRungs(LadderProgram& ladder, const Coordinate& coordinate, World& world,
                                           MpiWorld& mpi, Device& device) {
   const Program& program = ladder.Finish();

@@ -20,10 +20,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a cluster file may hold, where the system sets no limit.
+/// The limit of a cluster file, where the system sets none.
 constexpr int64_t kMostMemory = 1'000'000'000'000'000'000;
 
-/// One line of words: tabs, double spaces and the label of /proc/cpuinfo left out.
+/// The words of a text on one line, without tabs, double spaces and the label of /proc/cpuinfo.
 std::string OneLine(const std::string& text) {
   std::istringstream words(text);
   std::string line;
@@ -32,7 +32,7 @@ std::string OneLine(const std::string& text) {
   return line;
 }
 
-/// STREAM's triad (McCalpin 1995) by the kernel that adds: a = b + c of 64 MiB each, the best of a few. Bytes per us.
+/// STREAM's triad (McCalpin 1995) with the kernel that adds: a = b + c of 64 MiB each, the best of a few. Bytes per us.
 double MemoryRate() {
   constexpr int64_t kElements = int64_t{16} << 20;
   constexpr int kRounds = 5;
@@ -50,7 +50,7 @@ double MemoryRate() {
   return 3.0 * kElements * sizeof(float) / (best_ms * 1e3);
 }
 
-/// The lines before the first row. Nothing if keys follow rows.
+/// The lines before the first row. Nothing if keys come after rows.
 std::optional<std::string> TextAboveRows(const std::string& text) {
   std::istringstream lines(text);
   std::string above;

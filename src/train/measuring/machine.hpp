@@ -1,4 +1,4 @@
-// This machine as a cluster file describes it, and files that grow by what was measured on it.
+// This machine as a cluster file, and files to which its measurements are added.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace espalier {
 
-/// What a cluster file must agree with to take rows of this machine: kind and name of the device, ranks per node. The
-/// name has all that changes times: processor or GPU, libraries, threads.
+/// The identity that a cluster file must share to take rows of this machine: kind and name of the device, ranks per
+/// node. The name includes everything that changes times: processor or GPU, libraries, threads.
 struct MachineKey {
   DeviceKind device = DeviceKind::kCpu;
   std::string name;
@@ -19,19 +19,19 @@ struct MachineKey {
 };
 MachineKey KeyOfMachine(const Device& device, const MpiWorld* mpi);
 
-/// The machine without rows: peak rates and memory bandwidth, measured on all ranks at the same time; what is not
-/// known stays 0. Collective; the result is that of rank 0.
+/// The machine without rows: peak rates and memory bandwidth, measured on all ranks at the same time; unknown values
+/// stay 0. Collective; rank 0 has the result.
 Cluster DescribeMachine(const Device& device, World& world, const MpiWorld* mpi);
 
-/// The file at `path`, or nothing if there is none. Throws UserError (kDeck) if it cannot be read, or if it is of
-/// another machine: what differs, and what to do.
+/// The file at `path`, or nothing if there is none. Throws UserError (kDeck), with a remedy, if it cannot be read or
+/// describes another machine.
 std::optional<Cluster> LoadForMachine(const std::string& path, const MachineKey& machine);
 
-/// Throws UserError (kFault) if the peak or the memory bandwidth is not known: no formula could hold.
+/// Throws UserError (kFault) if the peak or the memory bandwidth is unknown: no formula would be valid.
 void RequireRates(const Cluster& cluster);
 
-/// Replaces the rows of the cluster file at `cluster.path` by those of `cluster`; other lines and comments stay if they
-/// come before the rows. Makes a new file if there is none. By one rename. Throws UserError (kFault).
+/// Replaces the rows of the cluster file at `cluster.path` with the rows of `cluster`; other lines and comments stay if
+/// they come before the rows. Makes a new file if there is none. By one rename. Throws UserError (kFault).
 void WriteRows(const Cluster& cluster);
 
 }  // namespace espalier

@@ -28,10 +28,10 @@ struct DeckShape {
   LoadedDeck loaded;
 };
 
-/// Replicas of data parallelism on so many ranks.
+/// Number of data-parallel replicas.
 int64_t Replicas(const Mesh& mesh) { return mesh.GroupSize(kBatchAxes); }
 
-/// The deck with other sizes, and with no more microbatches than its pipeline needs: kernels are the same in all.
+/// The deck with other sizes, and with no more microbatches than its pipeline needs: the kernels are the same.
 LoadedDeck Resized(const MeasureOptions& options, const std::string& path, const LoadedDeck& deck, const Mesh& mesh,
                    int64_t micro, int64_t seq_len) {
   const int64_t own = deck.deck.batch.global / (deck.deck.batch.micro * Replicas(mesh));
@@ -161,7 +161,7 @@ class Calibration {
   World& world_;
   MpiWorld* mpi_;
   std::vector<DeckShape> shapes_;
-  Deck base_{};  ///< says on what to compute
+  Deck base_{};  ///< determines the device
   int threads_ = 1;
   MachineKey machine_;
   Cluster cluster_;

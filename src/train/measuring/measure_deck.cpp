@@ -17,9 +17,9 @@ namespace {
 
 constexpr int kWarmUpSteps = 2, kLeastSteps = 5, kMostSteps = 30;
 constexpr double kEnoughMs = 3000;
-constexpr int64_t kManyBytes = int64_t{32} << 20;  ///< beyond the caches of a core
+constexpr int64_t kManyBytes = int64_t{32} << 20;  ///< larger than the caches of a core
 
-/// What one rank found.
+/// The results of one rank.
 struct RankResult {
   std::vector<KernelSum> sums;
   double spread = 0, bytes_per_us = 0;

@@ -16,14 +16,14 @@ namespace espalier {
 /// Times by kind, place and bytes, us.
 using TransferSamples = std::map<CollectiveKey, std::map<int64_t, std::vector<double>>>;
 
-/// Adds the transfers of a measured step (MeetPeers has been called), each member of a group by itself. Of a message
-/// the recv counts: a send may end when its bytes are in a buffer.
+/// Adds the transfers of a measured step (MeetPeers has been called), separately for each member of a group. For a
+/// message the recv counts: a send may end when its bytes are in a buffer.
 void AddTransfers(const Timeline& step, int ranks_per_node, TransferSamples& samples);
 
 /// Medians.
 std::map<CollectiveKey, std::map<int64_t, Measured>> RowsOf(const TransferSamples& samples);
 
-/// Collects timed steps on this rank. Of more than kMostRanks ranks, rank 0's pipeline is measured alone, and only its
+/// Collects timed steps on this rank. With more than kMostRanks ranks, only rank 0's pipeline is measured, and only its
 /// messages have rows.
 class TransferTimes {
  public:
@@ -32,12 +32,12 @@ class TransferTimes {
   /// Both must outlive it.
   TransferTimes(const Programs& programs, World& world);
 
-  /// Must be called just before a timed step begins: measures how far the clocks of nodes are apart. No other step may
-  /// be in flight. Collective.
+  /// Must be called just before a timed step begins: measures the clock offsets of the nodes. No other step may be in
+  /// flight. Collective.
   void Before();
-  /// Must be called after that step, which has run `training`, was awaited.
+  /// Must be called after that step, which ran `training`, was awaited.
   void Add(const Training& training);
-  /// What all steps gave, on rank 0; nothing elsewhere. Collective.
+  /// The results of all steps, on rank 0; empty elsewhere. Collective.
   std::map<CollectiveKey, std::map<int64_t, Measured>> Rows(int ranks_per_node) const;
 
  private:

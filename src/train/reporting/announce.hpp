@@ -1,12 +1,12 @@
-// What a run reports about itself before its first step.
+// Reports a run before its first step.
 #pragma once
 
 #include "train/run.hpp"
 
 namespace espalier {
 
-/// Writes the "start" record and says what the run trains on and computes with, and which keys differ from the
-/// checkpoint that it continues. `step`: the step that this start continues from. Collective.
+/// Writes the "start" record and reports data, device and the keys that differ from the checkpoint that the run
+/// continues. `step`: the step that this start continues from. Collective.
 void Announce(const Run& run, const StartTimes& times, const WorldProof& proof, int64_t step);
 
 }  // namespace espalier

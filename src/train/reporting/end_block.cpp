@@ -24,7 +24,7 @@ std::string Latest(const Deck& deck) {
   try {
     return FindLatest(CheckpointFolder(deck)).value_or("");
   } catch (const UserError&) {
-    return "";  // it cannot be determined
+    return "";  // the launcher's command cannot be determined
   }
 }
 
@@ -51,7 +51,7 @@ std::string ContinueText(const Run& run, const Outcome& outcome) {
   return fmt::format("{}; for more: {} and {}", AllDone(steps), SameCommand(run), LongerRun(run.start.loaded, steps));
 }
 
-/// No finite step has followed the newest checkpoint, so its weights may be finite and ruined all the same.
+/// No finite step has followed the newest checkpoint, so its weights may be unusable although they are finite.
 std::string CheckpointBefore(const Run& run, const std::vector<std::string>& line) {
   const bool named = !run.options.restart.empty();
   if (line.size() < 2)
@@ -67,7 +67,7 @@ std::string CheckpointBefore(const Run& run, const std::vector<std::string>& lin
       HasBegunAt(run.deck(), before) ? " and another run.dir" : "");
 }
 
-/// Token ids without a tokenizer cannot be written as text.
+/// Without a tokenizer, token ids cannot be written as text.
 std::string SampleText(const Deck& deck) {
   const std::string command = "espalier sample " + Quoted(deck.run.dir);
   if (!deck.data.tokenizer.empty()) return command + " --prompt TEXT";

@@ -1,4 +1,4 @@
-// What a run prints at its end beside the summary of its steps: where the results are, and what to do next.
+// The lines at the end of a run, besides the summary of its steps: where the results are, and what to do next.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 
 namespace espalier {
 
-/// How to start this run again so that it continues: "the same command", with what else it needs.
+/// How to start this run again so that it continues: "the same command", with any additional arguments.
 std::string SameCommand(const Run& run);
 
 /// "the last good checkpoint is DIR: the same command goes on from it", or that there is none. `proven` is the last
-/// step whose weights made a finite step. A newer checkpoint may be ruined: then the text names the one before it and
+/// step whose weights made a finite step. A newer checkpoint may be unusable: then the text names the one before it and
 /// the command that begins there. For rank 0.
 std::string LastGoodCheckpoint(const Run& run, int64_t proven);
 
-/// Where the results are and, after a run that is done or stopped, how to continue and what the model can be used for.
-/// For rank 0.
+/// Where the results are and, after a run that is done or stopped, how to continue and how to use the model. For rank
+/// 0.
 std::vector<BlockLine> EndBlock(const Run& run, const Outcome& outcome, ExitStatus status);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-// What a run says of ops that run slower than they could (Device::TakeFallbacks).
+// Reports ops that run slower than possible (Device::TakeFallbacks).
 #pragma once
 
 #include "espalier/comm/world.hpp"
@@ -6,10 +6,10 @@
 
 namespace espalier {
 
-/// Before the first step: rank 0 warns of what the programs of all ranks fell back to, each once. Collective.
+/// Before the first step: rank 0 warns of the fallbacks of all ranks' programs, each once. Collective.
 void AnnounceFallbacks(const Device& device, World& world);
 
-/// After a step: this rank warns of its own.
+/// After a step: this rank warns of its own fallbacks.
 void SayFallbacks(const Device& device, int rank);
 
 }  // namespace espalier

@@ -53,7 +53,7 @@ void InstructionTimes::Before(int64_t step) const {
   if (!path_.empty() && step == last_) programs_.TrainingOf(step).executor().TimeNextStep();
 }
 
-/// A table that cannot be written only gives a warning: the other ranks train on.
+/// A table that cannot be written only causes a warning: the other ranks continue to train.
 void InstructionTimes::After(int64_t step, const StepTimes& times) const {
   if (!path_.empty() && step == last_ && !Write(path_, Table(step, times)))
     spdlog::warn("ESPALIER_INSTRUCTION_TIMES: {}: cannot be written", path_);
@@ -89,7 +89,7 @@ std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const 
   return table.dump(1) + "\n";
 }
 
-/// With this rank's shapes; 0 for messages and for ops without a cost.
+/// FLOPs with this rank's shapes; 0 for messages and for ops without a cost.
 double InstructionTimes::FlopsOf(const Program& program, const Instruction& instruction) const {
   const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
   if (instruction.lane != Lane::kCompute || Define(op.kind).flops == nullptr) return 0;

@@ -1,4 +1,4 @@
-// ESPALIER_INSTRUCTION_TIMES=FILE: where the time of a run's last step went, by kind of instruction.
+// ESPALIER_INSTRUCTION_TIMES=FILE: how the time of a run's last step is divided among kinds of instructions.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ class InstructionTimes {
   const std::string device_;
   const int rank_;
   const int64_t last_;  ///< step
-  std::string path_;    ///< empty: not wanted
+  std::string path_;    ///< empty: not requested
 };
 
 }  // namespace espalier

@@ -15,10 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of one start of a run. More steps add little to a median, and take memory.
+/// limit of timed steps in one start of a run: more add little to a median, and take memory
 constexpr int64_t kMostTimed = 9;
 constexpr int64_t kLargeBytes = int64_t{32} << 20;
-constexpr int64_t kSkippedSteps = 2;  ///< if there are more steps
+constexpr int64_t kSkippedSteps = 2;  ///< skipped if there are more steps
 
 struct Sums {
   std::vector<KernelSum> kernels;
@@ -84,7 +84,7 @@ void MeasuredCosts::Write(World& world) const {
   }
 }
 
-/// The file is read again: another run may have added rows meanwhile.
+/// Reads the file again: another run may have added rows meanwhile.
 void MeasuredCosts::AddRows(const CostTable& added) const {
   std::optional<Cluster> cluster = LoadForMachine(file_, KeyOfMachine(programs_.device(), mpi_));
   if (!cluster) {

@@ -17,12 +17,11 @@ namespace espalier {
 /// Does nothing if the deck names no file. Otherwise it times a few steps, spread over the run, and writes medians.
 class MeasuredCosts {
  public:
-  /// `programs` must outlive it. Throws UserError (kDeck) if the file is there and cannot be read, is of another
-  /// machine, or has no folder. Collective.
+  /// `programs` must outlive it. Throws UserError (kDeck) if the file exists but cannot be read or belongs to another
+  /// machine, or if its folder does not exist. Collective.
   MeasuredCosts(const Deck& deck, const Programs& programs, World& world, const MpiWorld* mpi);
 
-  /// True if the step is timed: no other one may be in flight together with it. Steps of a start are counted from
-  /// `first`.
+  /// True if the step is timed: no other step may be in flight meanwhile. Steps of a start are counted from `first`.
   bool Times(int64_t step) const;
   /// Must be called before the first step.
   void BeginWith(int64_t first) { first_ = first; }
@@ -31,8 +30,8 @@ class MeasuredCosts {
   /// Must be called after `step` was awaited.
   void After(int64_t step, const StepTimes& times);
 
-  /// Merges what all ranks measured into the file, by one rename, and says what was added. A file that cannot be
-  /// written only gives a warning: the run is done. Collective.
+  /// Merges the measurements of all ranks into the file, by one rename, and reports what was added. A file that cannot
+  /// be written only causes a warning: the run is done. Collective.
   void Write(World& world) const;
 
  private:
@@ -41,12 +40,12 @@ class MeasuredCosts {
 
   const Programs& programs_;
   const std::string file_;
-  const int64_t last_;  ///< step of the run
+  const int64_t last_;  ///< last step of the run
   const MpiWorld* const mpi_;
-  std::map<const Training*, KernelTimes> times_;  ///< of the training programs that were timed
-  std::optional<TransferTimes> transfers_;        ///< nothing: no file is named
+  std::map<const Training*, KernelTimes> times_;  ///< times of the training programs that were timed
+  std::optional<TransferTimes> transfers_;        ///< not set: no file is named
   std::optional<Cluster> machine_;                ///< on rank 0, if there is no file yet
-  int64_t first_ = 1;                             ///< step of this start
+  int64_t first_ = 1;                             ///< first step of this start
 };
 
 }  // namespace espalier

@@ -13,12 +13,12 @@ namespace {
 PeakRate PeakOfRank(const Deck& deck, const Device& device) {
   if (deck.run.peak_tflops > 0)
     return {deck.run.peak_tflops * 1e12, fmt::format("run.peak_tflops = {}", deck.run.peak_tflops)};
-  // What a processor reaches depends on its clock and on other work, so a rate of the first moments is no measure.
+  // A processor's rate depends on its clock and on other work, so a measurement at the start would say little.
   if (device.Kind() == DeviceKind::kCpu) return {0, "a processor has no stated peak"};
   return device.Peak(deck.precision.compute);
 }
 
-/// Ranks share a processor by cores, so each CPU rank counts as a device of its own, and so does each one that waits.
+/// Ranks share a processor by cores, so each CPU rank counts as a separate device, and so does each waiting rank.
 std::string NameOf(const Device& device, int rank) {
   return device.Kind() == DeviceKind::kCuda && device.Computes() ? HostName() + " " + device.Describe()
                                                                  : fmt::format("rank {}", rank);

@@ -1,4 +1,4 @@
-// The peak rate that mfu is computed against.
+// The peak rate that mfu is relative to.
 #pragma once
 
 #include <tuple>
@@ -17,13 +17,13 @@ struct RankPeak {
   auto Fields() { return std::tie(device, rate.flops, rate.source); }
 };
 
-/// The sum over devices, each counted once; unknown if one of them is.
+/// The sum over devices, each counted once; unknown if one of them is unknown.
 PeakRate SumOfPeaks(const std::vector<RankPeak>& ranks);
 
 /// The peak of all ranks, on rank 0: from run.peak_tflops, otherwise from their devices. Collective.
 PeakRate PeakOfRun(const Deck& deck, const Device& device, World& world);
 
-/// What mfu is computed against, or why there is no mfu.
+/// The peak that mfu is relative to, or why there is no mfu.
 std::string PeakText(const PeakRate& peak);
 
 }  // namespace espalier

@@ -22,7 +22,7 @@
 namespace espalier {
 namespace {
 
-/// What each rank says of its memory.
+/// The memory figures of a rank.
 struct RankMemory {
   std::string host;
   int64_t arena = 0, staging = 0, free = 0;
@@ -45,7 +45,7 @@ std::string MeshText(const Mesh& mesh) {
   return degrees.empty() ? "no parallelism" : fmt::format("{}", fmt::join(degrees, " x "));
 }
 
-/// ", 2 threads each (4 threads on 4 cores, short spins)"; empty where no thread computes.
+/// ", 2 threads each (4 threads on 4 cores, short spins)"; empty if no thread computes.
 std::string ThreadsText(const Run& run) {
   if (run.threads.cores == 0) return "";
   const int64_t all = int64_t{run.threads.count} * run.world.Size();
@@ -62,7 +62,7 @@ std::string RanksText(const Run& run, size_t hosts) {
                      Counted(c.batch.microbatches, "microbatch"), c.batch.micro);
 }
 
-/// "; 21.3 GiB were free on node7": where it is least. Empty if no memory is taken.
+/// "; 21.3 GiB were free on node7": the node with the least. Empty if no memory is taken.
 std::string FreeText(const std::vector<RankMemory>& ranks) {
   const auto least = std::ranges::min_element(ranks, {}, &RankMemory::free);
   if (least->free == std::numeric_limits<int64_t>::max()) return "";
@@ -92,13 +92,13 @@ std::string SavesText(const Run& run) {
                      HumanBytes(bytes), deck.checkpoint.keep);
 }
 
-/// The process to signal: under a launcher, which passes signals on, that is the launcher.
+/// The process to signal: under a launcher, which forwards signals, it is the launcher.
 std::string StopText(const Run& run) {
   return fmt::format("kill -USR1 {} on {} saves and ends{}; {} goes on", getpid(), HostName(),
                      StartedByLauncher() ? " (or any other rank, or the launcher)" : "", SameCommand(run));
 }
 
-/// Where the weights come from, and what differs from there.
+/// Origin of the weights, and keys that differ there.
 BlockLines OriginLines(const Run& run, int64_t step) {
   if (!run.device.Computes()) return {};
   if (run.checkpoints.loaded().empty()) {
@@ -111,7 +111,7 @@ BlockLines OriginLines(const Run& run, int64_t step) {
   return lines;
 }
 
-/// Devices that are alike are counted. CPUs all are.
+/// Identical devices are counted. CPUs count as identical.
 BlockLines DeviceLines(const Run& run, const std::vector<std::string>& devices) {
   if (!run.device.Computes() || run.device.Kind() == DeviceKind::kCpu) {
     BlockLines lines = {{"device", devices.front()}};
@@ -153,7 +153,7 @@ std::string TimesText(const StartTimes& times) {
                      (times.state_ms - times.set_up_ms) / 1e3);
 }
 
-/// What is as expected, and how long the start took.
+/// Expected facts, and how long the start took.
 BlockLines RoutineLines(const Run& run, const StartTimes& times, const WorldProof& proof) {
   BlockLines lines = {{"peak", PeakText(run.peak), Worth::kRoutine}};
   if (run.programs.ramp().Grows())
@@ -184,7 +184,7 @@ BlockLines DataLines(const Run& run) {
   return lines;
 }
 
-/// Where results go, and when the run ends.
+/// Where results are written, and when the run ends.
 BlockLines EndingLines(const Run& run) {
   BlockLines lines;
   if (run.device.Computes()) lines.push_back({"saves", SavesText(run)});

@@ -1,4 +1,4 @@
-// What a run prints before its first step: what it is, on what it runs, and how it ends.
+// The lines that a run prints before its first step: its settings, its devices, and how it ends.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-/// The lines on rank 0; none on others. `step` is the last one that is done. Collective.
+/// The lines on rank 0; none on others. `step` is the last finished one. Collective.
 std::vector<BlockLine> StartBlock(const Run& run, const StartTimes& times, const WorldProof& proof, int64_t step);
 
 }  // namespace espalier

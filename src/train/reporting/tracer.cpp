@@ -89,7 +89,7 @@ Timeline Tracer::TimelineOf(int64_t step, const std::vector<MeasuredRank>& ranks
       ranks, traced_, [&](int rank) { return ProgramOf(step, rank); });
 }
 
-/// Traces that cannot be written only give a warning: the run goes on.
+/// Traces that cannot be written only cause a warning: the run continues.
 void Tracer::Write(int64_t step, const Timeline& timeline) {
   const std::string file = fmt::format("{}/step-{:08}", folder_, step);
   try {

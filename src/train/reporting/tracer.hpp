@@ -1,5 +1,5 @@
-// When every instruction of some steps ran, on all ranks: report.trace, as a picture and a trace. On GPUs, whose clocks
-// do not tell communication apart in other steps, also one step of each start, for its line in metrics.jsonl.
+// Times of all instructions in some steps, on all ranks: report.trace, as a picture and a trace. On GPUs, whose clocks
+// do not separate communication in other steps, also one step of each start, for its line in metrics.jsonl.
 #pragma once
 
 #include <map>
@@ -16,9 +16,9 @@
 
 namespace espalier {
 
-/// After each step that report.trace names rank 0 writes <run.dir>/trace/step-00000010.svg and .json, over those that
-/// an earlier run of the same step has left. It shows all ranks, or rank 0's pipeline if there are more than
-/// kMostTraced. Results do not depend on it.
+/// After each step of report.trace, rank 0 writes <run.dir>/trace/step-00000010.svg and .json, and replaces files of an
+/// earlier run of the same step. The picture shows all ranks, or rank 0's pipeline if there are more than kMostTraced.
+/// Results do not depend on tracing.
 class Tracer {
  public:
   static constexpr int kMostTraced = 64;
@@ -27,19 +27,19 @@ class Tracer {
   /// be made. Collective.
   Tracer(const Deck& deck, const Programs& programs, World& world, Reporter& reporter);
 
-  /// Which steps and ranks are traced, and where to; empty if none.
+  /// Which steps and ranks are traced, and the folder; empty if none are.
   std::string Notice() const;
 
   /// This start begins with `step`. On several GPUs its third step is traced, without files, since libraries are loaded
-  /// in the first ones. Of a shorter run the last step is traced.
+  /// in the first ones. In a shorter run the last step is traced.
   void BeginWith(int64_t step);
 
-  /// No other step may be in flight together with such a step, so that its times count from its own beginning.
+  /// No other step may be in flight during such a step, so that its times count from its own beginning.
   bool Traces(int64_t step) const { return steps_.Has(step) || step == sampled_; }
-  /// Must be called just before a traced step begins: measures how far the clocks of nodes are apart. Collective.
+  /// Must be called just before a traced step begins: measures the clock offsets of the nodes. Collective.
   void Before(int64_t step);
-  /// Must be called after a traced step was awaited: writes the files. One that cannot be written only gives a warning.
-  /// Returns rank 0's part of the step on rank 0, nothing on other ranks. Collective.
+  /// Must be called after a traced step was awaited: writes the files. A file that cannot be written only causes a
+  /// warning. Returns rank 0's part of the step on rank 0, nothing on other ranks. Collective.
   std::optional<Breakdown> After(int64_t step);
 
  private:
@@ -54,9 +54,9 @@ class Tracer {
   const std::string deck_name_;
   const std::string folder_;
   const StepRange steps_;
-  const int64_t last_step_;  ///< of the run
+  const int64_t last_step_;  ///< last step of the run
   int64_t sampled_ = -1;     ///< traced without files; -1: none
-  const double dilation_;  ///< of a device that waits: its spans are in the cluster's time, clocks are not; otherwise 1
+  const double dilation_;    ///< on a device that waits, spans are in the cluster's time, clocks are not; otherwise 1
   const std::vector<int> traced_;
   std::vector<double> barriers_us_;
   std::vector<int> representatives_;  ///< by rank

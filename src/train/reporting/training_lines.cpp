@@ -46,13 +46,13 @@ std::string OptimizerText(const Deck& deck) {
                      o.weight_decay);
 }
 
-/// Where the number of steps comes from, if not from the deck itself.
+/// The origin of the number of steps, if it is not the deck itself.
 std::string EpochsText(const Run& run) {
   const std::string& origin = run.start.loaded.origins.at("run.steps");
   return origin.starts_with("from ") ? fmt::format(" ({})", origin) : "";
 }
 
-/// Sequences and tokens of a step; of a ramp how it grows, and the size of the first step of this start.
+/// Sequences and tokens of a step; for a ramp, how it grows, and the size of the first step of this start.
 std::string StepsText(const Run& run, int64_t step) {
   const Deck& deck = run.deck();
   if (step >= deck.run.steps) return fmt::format("none left of {}", deck.run.steps);

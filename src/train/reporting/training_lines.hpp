@@ -1,4 +1,4 @@
-// What a run trains, for its start block: lines that follow from the deck and the programs alone.
+// The training lines of the start block, which depend only on the deck and the programs.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace espalier {
 
-/// Model, precision, optimizer with its groups of parameters, and steps. `step` is the last one that is done.
+/// Model, precision, optimizer with its groups of parameters, and steps. `step` is the last finished one.
 BlockLines TrainingLines(const Run& run, int64_t step);
 
 }  // namespace espalier

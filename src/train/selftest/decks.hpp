@@ -1,4 +1,4 @@
-// What the self-test trains.
+// Decks of the self-test.
 #pragma once
 
 #include <string>
@@ -6,15 +6,16 @@
 
 namespace espalier {
 
-/// The sequences of a step grow with the ranks, so that any number of them has work. Reads DATA.txt beside it.
+/// The number of sequences of a step grows with the ranks, so that every rank has work. Reads DATA.txt in the same
+/// folder.
 std::string SelfTestDeck(int ranks);
 
-/// The text of its data: words in an order without a pattern.
+/// The text of its data: words in random order.
 std::string SelfTestData();
 
-/// Keys of a run on one rank, with other microbatches than those of runs on all ranks.
+/// Keys of a run on one rank, with other microbatches than the runs on all ranks.
 std::vector<std::string> LayoutAlone();
-/// Keys of the first run on all ranks, and of the one that goes on from its checkpoint in another layout.
+/// Keys of the first run on all ranks, and of the run that continues from its checkpoint in another layout.
 std::vector<std::string> FirstLayout();
 std::vector<std::string> SecondLayout(int ranks);
 

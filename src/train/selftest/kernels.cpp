@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kKernelSteps = 2;  ///< the second one reads what the optimizer of the first one wrote
+constexpr int kKernelSteps = 2;  ///< the second step reads the results of the first step's optimizer
 
 struct ComparedDeck {
   const char* name;

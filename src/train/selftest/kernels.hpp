@@ -1,4 +1,4 @@
-// The CPU's kernels of this rank beside the reference.
+// Compares this rank's CPU kernels with the reference.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace espalier {
 
-/// What one rank found.
+/// The results of one rank.
 struct KernelsOfRank {
   std::string host, level;
   int64_t calls = 0, kernels = 0;
   KernelDeviation worst = {};
-  std::string deck = {};  ///< of the worst
+  std::string deck = {};  ///< deck of the worst kernel
   auto Fields() { return std::tie(host, level, calls, kernels, worst, deck); }
 };
 

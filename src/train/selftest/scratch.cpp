@@ -37,7 +37,7 @@ OutputToFile::OutputToFile(const std::string& path) {
   std::fflush(stdout);
   saved_ = ::dup(STDOUT_FILENO);
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) return;  // then the output of runs is seen, which harms nobody
+  if (file < 0) return;  // then the output of runs is visible, which does no harm
   ::dup2(file, STDOUT_FILENO);
   ::close(file);
 }

@@ -11,7 +11,7 @@ namespace espalier {
 /// made, or if some rank does not see it. Collective.
 std::string MakeScratch(World& world, const std::string& parent);
 
-/// While it exists, what this process prints on the standard output is appended to a file.
+/// While it exists, output of this process on the standard output is appended to a file.
 class OutputToFile {
  public:
   explicit OutputToFile(const std::string& path);

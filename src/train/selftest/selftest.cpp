@@ -38,15 +38,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Two layouts add in different orders; eight steps of Adam let that grow.
+/// Two layouts add in different orders; eight steps of Adam amplify the difference.
 constexpr double kLossBound = 1e-5;
 constexpr int64_t kMostMessageBytes = int64_t{4} << 20;
-constexpr int kMostHosts = 8;  ///< that are named
+constexpr int kMostHosts = 8;  ///< number of hosts that are named
 
 enum class Verdict : uint8_t { kPassed, kFailed, kSkipped };
 constexpr const char* kVerdictNames[] = {"passed", "FAILED", "skipped"};
 
-/// What a check has found: figures, or why it failed or was skipped. Counts on rank 0.
+/// The result of a check: figures, or why it failed or was skipped. Rank 0's counts.
 struct Finding {
   Verdict verdict = Verdict::kPassed;
   std::string text;
@@ -131,7 +131,7 @@ class Checks {
     WriteWhole(PathOf("DATA.txt"), SelfTestData());
   }
 
-  /// The errors that all ranks share make the check fail; any other one of several ranks ends the job, here or in
+  /// Errors that all ranks share make the check fail; any other error with several ranks ends the job, here or in
   /// RunJob.
   void Check(const char* name, const Work& work, const char* remedy) {
     const auto began = Clock::now();
@@ -149,7 +149,7 @@ class Checks {
     failed_.emplace_back(name);
   }
 
-  /// What rank 0 finds; an error of it makes the check fail on all ranks.
+  /// The result on rank 0; an error makes the check fail on all ranks.
   Finding OnRoot(const Work& work) const {
     Finding finding;
     OnAllRanks(world_, [&] {
@@ -197,7 +197,7 @@ class Checks {
     return {Verdict::kPassed, text};
   }
 
-  /// What one rank computes alone on its CPU, all must compute together.
+  /// All ranks must do together what a single rank computes alone on its CPU.
   Finding RunOnAll() {
     OnAllRanks(world_, [&] {
       SelfWorld alone;
@@ -254,7 +254,7 @@ class Checks {
                                           Counted(checkpoints, "checkpoint"), HumanBytes(all.bytes))};
   }
 
-  /// The runs have computed on GPUs if there are any.
+  /// The runs have used GPUs if there are any.
   Finding Gpus() const {
     const Deck deck = ParseDeck(SelfTestDeck(world_.Size()), "selftest").deck;
     const RunHistory history = ReadHistory(PathOf("run"));

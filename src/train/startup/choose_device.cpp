@@ -53,7 +53,7 @@ std::string Missing(const std::vector<GpusOfRank>& ranks) {
              : fmt::format("rank {} on {}: {}", without - ranks.begin(), without->host, without->missing);
 }
 
-/// "cpu", "cuda", or "a refusal (why)", of this many ranks on one host.
+/// "cpu", "cuda", or "a refusal (why)", for this many ranks on one host.
 std::string GpusText(const Deck& deck, const GpusOfRank& host, size_t count) {
   std::vector<GpusOfRank> ranks(count, host);
   for (size_t r = 0; r < count; ++r) ranks[r].node_rank = static_cast<int>(r);

@@ -1,4 +1,4 @@
-// Faults that ESPALIER_FAULT asks for, for tests.
+// Faults requested by ESPALIER_FAULT, for tests.
 #pragma once
 
 #include <string>

@@ -20,16 +20,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// True if the checkpoints of the deck's own run are meant.
+/// True if the checkpoints are the deck's own run's.
 bool MeansOwn(const RunOptions& options) { return options.restart.empty() || options.restart == "latest"; }
 
-/// What rank 0 finds for all.
+/// The start that rank 0 finds for all ranks.
 struct Found {
-  int64_t step = 0;  ///< of the first checkpoint
+  int64_t step = 0;  ///< step of the first checkpoint
   int64_t refused = 0;
   std::vector<std::string> checkpoints;
   std::string branch;                 ///< as Start::branch
-  std::vector<std::string> warnings;  ///< not for the other ranks
+  std::vector<std::string> warnings;  ///< for rank 0 only
 };
 
 std::string PrintFound(const Found& found) {
@@ -48,7 +48,8 @@ Found ReadFound(const std::string& text) {
   return found;
 }
 
-/// The latest checkpoint and its predecessors, as far as they started from `branch`; none if the latest did not.
+/// The latest checkpoint and its predecessors up to the point where they started from `branch`; none if the latest did
+/// not.
 std::vector<std::string> OfBranch(const std::string& folder, const std::string& branch) {
   std::vector<std::string> found, unreadable;
   try {
@@ -97,7 +98,7 @@ class Finder {
   const std::string& Dir() const { return start_.deck().run.dir; }
   bool Sleeps() const { return start_.deck().run.device == RunDevice::kSleep; }
 
-  /// A run that waits has no state to go on from, and must not be taken for a run that trains.
+  /// A waiting run has no state to continue from, and must not be taken for a run that trains.
   void RequireNoState() const {
     if (!options_.restart.empty() || start_.deck().checkpoint.restart == Restart::kRequired)
       throw UserError(ExitStatus::kDeck,
@@ -137,7 +138,7 @@ class Finder {
     if (!start_.checkpoints.empty() && !AwaitsData(deck) && found_step_ > deck.run.steps) start_.beyond = found_step_;
   }
 
-  /// The data say how many steps run.epochs are.
+  /// The number of steps in run.epochs depends on the data.
   void CountSteps() {
     if (!AwaitsData(start_.deck())) return;
     OnAllRanks(world_,
@@ -145,8 +146,8 @@ class Finder {
     JudgeStep();
   }
 
-  /// On rank 0, before anything is written. Another run may hold the directory and be changing it, so what cannot be
-  /// read now is judged again once this run holds the lock.
+  /// On rank 0, before anything is written. Another run may hold the directory and change it, so files that cannot be
+  /// read now are checked again once this run holds the lock.
   std::string Look() const {
     try {
       return PrintFound(Search());
@@ -215,7 +216,7 @@ class Finder {
   const RunOptions& options_;
   World& world_;
   Start start_;
-  int64_t found_step_ = 0;  ///< of the checkpoint to restart from
+  int64_t found_step_ = 0;  ///< step of the checkpoint to restart from
 };
 
 }  // namespace

@@ -15,10 +15,10 @@ namespace espalier {
 
 struct Start {
   LoadedDeck loaded;
-  RunData data;                          ///< unless there is nothing to do
-  RunLock lock;                          ///< of run.dir, on rank 0
-  std::vector<std::string> checkpoints;  ///< to try, best first; empty: fresh
-  int64_t refused = 0;                   ///< newer ones whose MANIFEST or deck could not be read
+  RunData data;                          ///< empty if there is nothing to do
+  RunLock lock;                          ///< lock of run.dir, on rank 0
+  std::vector<std::string> checkpoints;  ///< to try, best first; empty: a fresh start
+  int64_t refused = 0;                   ///< newer checkpoints whose MANIFEST or deck could not be read
   std::optional<int64_t> beyond;  ///< the checkpoint's step if it is after run.steps, so that nothing is left to do
   std::string branch;  ///< id of the checkpoint that the command line names; empty: it names none, or one of this run
 
@@ -28,14 +28,14 @@ struct Start {
 /// `run.dir`/checkpoints.
 std::string CheckpointFolder(const Deck& deck);
 
-/// An earlier start in run.dir began at this checkpoint by its name (-r) and has saved since: if it is named again, the
+/// An earlier start in run.dir began at this checkpoint (named by -r) and has saved since: if it is named again, the
 /// run continues from its latest checkpoint instead.
 bool HasBegunAt(const Deck& deck, const std::string& checkpoint);
 
 /// Reads the deck and compares it with the decks of all ranks, with the number of ranks, and with the checkpoint to
-/// restart from. Opens the data. A run that cannot continue is refused, or found to be done (`beyond`), before any file
-/// is written. Then locks the run directory, cleans up after a killed run, and finds the checkpoints to try, skipping
-/// unreadable ones as far as checkpoint.fallback allows. Collective.
+/// restart from. Opens the data. A run that cannot continue is refused, and a run that is already done is detected
+/// (`beyond`), before any file is written. Then locks the run directory, cleans up after a killed run, and finds the
+/// checkpoints to try, skipping unreadable ones as far as checkpoint.fallback allows. Collective.
 Start FindStart(const RunOptions& options, World& world);
 
 }  // namespace espalier

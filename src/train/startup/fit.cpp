@@ -19,15 +19,15 @@
 namespace espalier {
 namespace {
 
-constexpr double kMaxMilliseconds = 5000;  // for the search for settings that fit
+constexpr double kMaxMilliseconds = 5000;  // limit of the search for settings that fit
 constexpr size_t kMaxSettings = 3;
 constexpr int kMaxTimesTheRanks = 64;
 // Host memory that a rank needs later in addition to its arena: threads, buffers of libraries, batches.
 constexpr int64_t kOutsideArena = int64_t{32} << 20;
-// Of run.outside_bytes the context of a GPU, which is there when free memory is read.
+// The part of run.outside_bytes that a GPU context takes; it exists when free memory is read.
 constexpr int64_t kMostOfContext = 500'000'000;
 
-// Tokens of a rank's microbatch whose loss automatic chunks may cut.
+// A rank's microbatch must have this many tokens before automatic chunks divide its loss.
 constexpr int64_t kRowsWorthCutting = 4096;
 
 /// A change of a deck, and of the number of ranks.
@@ -59,7 +59,7 @@ std::vector<Change> Changes(const Deck& deck) {
   return changes;
 }
 
-/// All changes at once.
+/// All changes together.
 Change Everything(const std::vector<Change>& changes) {
   const auto apply = [changes](Deck& d) {
     for (const Change& change : changes) change.apply(d);
@@ -110,7 +110,7 @@ class Search {
   }
 
  private:
-  /// Only the first setting of a key that fits is kept.
+  /// Keeps only the first setting of a key that fits.
   void Try(const Change& change) {
     if (found_.size() >= kMaxSettings || MillisecondsSince(began_) > kMaxMilliseconds) return;
     const std::string key = change.text.substr(0, change.text.find(' ') + 1);
@@ -121,7 +121,7 @@ class Search {
     try {
       const int64_t bytes = ArenaBytes(deck, ranks_ * change.times_the_ranks, rank_);
       if (bytes <= budget_) found_.push_back(fmt::format("{} ({} per rank)", change.text, Gigabytes(bytes)));
-    } catch (const UserError&) {  // this deck cannot be changed so
+    } catch (const UserError&) {  // this deck does not allow the change
     }
   }
 
@@ -132,7 +132,7 @@ class Search {
   std::vector<std::string> found_;
 };
 
-/// On as many ranks: changes of one key, then other degrees. On more ranks if none of these fit.
+/// On as many ranks: changes of one key, then other degrees. On more ranks if none of these fits.
 std::vector<std::string> NearestSettings(const Deck& deck, int ranks, int rank, int64_t budget) {
   std::vector<std::string> settings = SettingsThatFit(deck, ranks, rank, budget);
   const bool more_ranks = !settings.empty() && settings[0].starts_with(fmt::format("{} ranks", 2 * ranks));
@@ -143,7 +143,7 @@ std::vector<std::string> NearestSettings(const Deck& deck, int ranks, int rank, 
   return nearest;
 }
 
-/// What this rank takes after its arena, from the memory that holds it.
+/// The memory that this rank takes after its arena, in the same memory.
 int64_t BytesToCome(const Deck& deck, const Device& device) {
   if (device.Kind() == DeviceKind::kCpu) return kOutsideArena;
   if (!device.Computes()) return 0;

@@ -1,4 +1,4 @@
-// Do the programs of a run fit into the memory of their nodes, and if not, which settings would?
+// Checks whether the programs of a run fit into the memory of their nodes, and if not, finds settings that do.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ int64_t ArenaBytes(const Deck& deck, int ranks, int rank);
 /// (1.2 GB per rank)". At most a few, found within a few seconds of compiling.
 std::vector<std::string> SettingsThatFit(const Deck& deck, int ranks, int rank, int64_t budget);
 
-/// Throws AgreedError (kDoesNotFit) if ranks need more memory for their arenas than their node has free: which rank, on
-/// which node, how much, and settings that fit. Must come before any arena is allocated. Collective.
+/// Throws AgreedError (kDoesNotFit) if ranks need more memory for their arenas than their node has free: the message
+/// has rank, node, bytes, and settings that fit. Must be called before any arena is allocated. Collective.
 void CheckFit(const Deck& deck, World& world, const Device& device, int64_t arena_bytes);
 
 }  // namespace espalier

@@ -23,7 +23,8 @@ namespace {
 
 const FaultStages kRunDataStages = {"open-data"};
 
-/// Obeys signals while data are opened, once that takes long: after a short opening the run ends with a checkpoint.
+/// Obeys signals while data are opened, if that takes long: after a short opening the run ends with a checkpoint
+/// instead.
 BeforeFile ObeySignals() {
   constexpr double kPatienceMs = 1000;
   return [began = std::chrono::steady_clock::now()] {
@@ -34,7 +35,7 @@ BeforeFile ObeySignals() {
   };
 }
 
-/// Messages with the place of the key, and what to do.
+/// The messages with the place of the key, and a remedy.
 UserError At(const LoadedDeck& loaded, const std::string& key, const UserError& error) {
   if (error.status() != ExitStatus::kData) return error;
   std::vector<std::string> messages;
@@ -44,7 +45,7 @@ UserError At(const LoadedDeck& loaded, const std::string& key, const UserError& 
   return {error.status(), std::move(messages)};
 }
 
-/// Whether the data may be text, which data.tokenizer cuts; otherwise they are ids already.
+/// Whether the data may be text, which data.tokenizer encodes; otherwise they are already ids.
 bool CutsText(const Deck& deck) { return IsText(deck.data.format) || deck.data.format == DataFormat::kAuto; }
 
 /// data.tokenizer, which must not have more tokens than the model; null if there is none.
@@ -72,7 +73,7 @@ std::shared_ptr<const ChatTemplate> TemplateOf(const LoadedDeck& loaded, const T
   }
 }
 
-/// What text and conversations become tokens by.
+/// How text and conversations become tokens.
 struct TextSettings {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;

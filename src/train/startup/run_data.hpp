@@ -19,19 +19,19 @@ struct RunData {
   std::unique_ptr<TokenSource> validation;     ///< null if the deck does not evaluate
   std::shared_ptr<const Tokenizer> tokenizer;  ///< data.tokenizer; null if there is none
 
-  /// The training data as checkpoints name them.
+  /// The training data in the form that checkpoints record.
   DataSeen Seen() const {
     return training == nullptr ? DataSeen{} : DataSeen{training->tokens(), training->Fingerprint()};
   }
-  /// And as metrics.jsonl does.
+  /// The same in the form that metrics.jsonl records.
   DataRecord Record(const Deck& deck) const;
 };
 
-/// Opens what data.paths and data.validation name. Throws UserError with the place of the key: kData if they cannot be
-/// read or are not the same on every rank, kStopped if a signal asks for the end meanwhile. Collective.
+/// Opens data.paths and data.validation. Throws UserError with the place of the key: kData if they cannot be read or
+/// differ between ranks, kStopped if a signal asks the run to end meanwhile. Collective.
 RunData OpenRunData(const LoadedDeck& loaded, World& world);
 
-/// "317 files, 1.90M tokens, 14.8k samples; 240 steps x 16 = 0.26 epochs"; a blend has a line more for each source.
+/// "317 files, 1.90M tokens, 14.8k samples; 240 steps x 16 = 0.26 epochs"; a blend has one more line for each source.
 std::vector<std::string> Describe(const RunData& data, const Deck& deck);
 
 /// "1901233 tokens, fingerprint 4c4b7c0d7c1f02a9".

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 /// Variables that change numbers or the order of messages. Launchers may not pass them on to other hosts.
 constexpr const char* kVariables[] = {"ESPALIER_CUDA_GRAPH", "ESPALIER_NCCL_NATIVE", "ESPALIER_NCCL_SELF"};
 
-/// What ranks compare: "name\tvalue" by line.
+/// An item that ranks compare, from a line "name\tvalue".
 struct Item {
   std::string name, value;
   bool operator==(const Item&) const = default;
@@ -61,8 +61,8 @@ std::vector<Item> StartOf(const RunOptions& options, const LoadedDeck& loaded) {
   return items;
 }
 
-/// One message per item that differs from rank 0's. Another build may know other keys, so only the builds are named
-/// then.
+/// One message per item that differs from rank 0's. Another build may know other keys, so then only the builds are
+/// named.
 std::vector<std::string> Differences(const World& world, const std::vector<Item>& mine, const std::vector<Item>& first,
                                      const LoadedDeck& loaded) {
   std::vector<std::string> messages;
@@ -90,7 +90,7 @@ bool Lacks(const std::vector<Item>& items, const std::string& name) {
   return std::ranges::find(items, name, &Item::name) == items.end();
 }
 
-/// The first file that is not rank 0's, in words.
+/// The first file that differs from rank 0's, in words.
 std::string FileDifference(const World& world, const std::vector<Item>& mine, const std::vector<Item>& first) {
   const auto [here, there] = std::ranges::mismatch(mine, first);
   if (here != mine.end() && Lacks(first, here->name))

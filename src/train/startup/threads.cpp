@@ -51,7 +51,7 @@ int ShareOf(const CoresOfRank& rank, const Users& users) {
   return std::max(1, static_cast<int>(share + 1e-6));
 }
 
-/// A node with more threads than cores that its ranks may use, in words; empty if there is none.
+/// A message about a node with more threads than cores that its ranks may use; empty if there is none.
 std::string Crowded(int threads, std::span<const CoresOfRank> ranks, const Users& users) {
   std::map<std::string, std::pair<int, int>> nodes;  // ranks and cores
   for (const CoresOfRank& rank : ranks) ++nodes[rank.node].first;
@@ -65,7 +65,7 @@ std::string Crowded(int threads, std::span<const CoresOfRank> ranks, const Users
   return "";
 }
 
-/// A rank that its launcher left one core of a node with more cores than ranks.
+/// A message about a rank that its launcher left one core of a node with more cores than ranks.
 std::string Bound(int threads, std::span<const CoresOfRank> ranks) {
   std::map<std::string, int> ranks_of;
   for (const CoresOfRank& rank : ranks) ++ranks_of[rank.node];
@@ -79,7 +79,7 @@ std::string Bound(int threads, std::span<const CoresOfRank> ranks) {
   return "";
 }
 
-/// Processes that the launcher started on this node; 1 if it does not say.
+/// Number of processes that the launcher started on this node; 1 if it is unknown.
 int LocalProcesses() {
   // Slurm writes "4(x2),3": the first number is a good guess.
   for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE"})
@@ -87,18 +87,18 @@ int LocalProcesses() {
   return 1;
 }
 
-/// Loops of a thread that waits for another of its rank, before it sleeps: 30 to 100 us, longer than a kernel needs
-/// between its parts (doc/dev/performance-log.md, Waiting threads).
+/// Iterations of a waiting thread before it sleeps: 30 to 100 us, longer than a kernel needs between its parts
+/// (doc/dev/performance-log.md, Waiting threads).
 constexpr const char* kShortSpins = "2000";
 
-/// How OpenMP's threads should wait: a variable of the environment and its value; none if none waits for another.
+/// How OpenMP's threads should wait: an environment variable and its value; none if no thread waits for another.
 std::optional<std::pair<const char*, const char*>> WaitingFor(const Deck& deck) {
   if (deck.run.device == RunDevice::kSleep) return std::nullopt;  // no thread computes
   const int cores = static_cast<int>(Affinity().size());
   const int64_t asked = deck.run.threads > 0 ? deck.run.threads : AskedByEnvironment(),
                 threads = asked > 0 ? asked : cores;
   if (threads == 1) return std::nullopt;
-  // Cores that are not all of the node's are taken to be this rank's own.
+  // If the process may use only some of the node's cores, they are assumed to be this rank's own.
   const int ranks = cores < static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) ? 1 : LocalProcesses();
   if (asked * ranks > cores) return std::pair("OMP_WAIT_POLICY", "passive");
   return std::pair("GOMP_SPINCOUNT", kShortSpins);
@@ -111,7 +111,8 @@ std::vector<std::string> ArgumentsOfThis() {
   return arguments;
 }
 
-/// No signal is lost: signals stay blocked until the new image catches them. Returns only on failure.
+/// Executes the program again. No signal is lost: signals stay blocked until the new image catches them. Returns only
+/// on failure.
 void StartAnew() {
   std::vector<std::string> arguments = ArgumentsOfThis();
   std::vector<char*> pointers;

@@ -11,7 +11,7 @@ namespace espalier {
 
 /// The result.
 struct WorldProof {
-  double ms = 0;        ///< how long it took
+  double ms = 0;        ///< time that it took
   std::string why_not;  ///< why one process cannot prove this world; empty: proven
 };
 
@@ -19,8 +19,8 @@ class WorldCheck {
  public:
   /// Starts the check of the programs for `device` on rank 0, in a thread.
   WorldCheck(const Deck& deck, DeviceKind device, World& world);
-  /// Waits for the check. Throws AgreedError (kFault) if the programs do not fit together. The result is that of rank
-  /// 0; other ranks get an empty one. Collective.
+  /// Waits for the check. Throws AgreedError (kFault) if the programs do not fit together. Rank 0 has the result; other
+  /// ranks get an empty one. Collective.
   WorldProof Await();
 
  private:

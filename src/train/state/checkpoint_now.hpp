@@ -1,4 +1,4 @@
-// The file `checkpoint_now` in the run directory: creating it asks for a checkpoint, and the run removes it after the
+// The file `checkpoint_now` in the run directory: creating it requests a checkpoint, and the run removes it after the
 // commit.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace espalier {
 
-/// For rank 0. After a failed save the file stays, but asks for no further save until it is touched: otherwise a full
-/// disk would delay every step. Any later save that is committed removes it too. A file that cannot be removed asks
-/// only once.
+/// For rank 0. After a failed save the file stays, but requests no further save until it is touched: otherwise a full
+/// disk would delay every step. Any later save that is committed removes it too. A file that cannot be removed only
+/// requests one save.
 class CheckpointNow {
  public:
   explicit CheckpointNow(std::filesystem::path file) : file_(std::move(file)) {}
@@ -28,8 +28,8 @@ class CheckpointNow {
 
   std::filesystem::path file_;
   std::optional<Time> answered_;  ///< the file's time when the first save for it began
-  int64_t step_ = 0;              ///< of that save
-  bool warned_ = false;           ///< that the file cannot be removed
+  int64_t step_ = 0;              ///< step of that save
+  bool warned_ = false;           ///< it has warned that the file cannot be removed
 };
 
 }  // namespace espalier

@@ -97,7 +97,7 @@ int64_t Checkpointing::RollBack() {
   std::vector<std::string> checkpoints;
   for (std::string line; std::getline(found, line);) checkpoints.push_back(line);
   if (checkpoints.empty() && !loaded_.empty() && saver_->parent() == loaded_id_)
-    checkpoints = {loaded_};  // of another run
+    checkpoints = {loaded_};  // a checkpoint of another run
   return checkpoints.empty() ? -1 : Restore(checkpoints, 0, branch_);
 }
 
@@ -183,8 +183,9 @@ bool Checkpointing::ClockWants() const {
 
 bool Checkpointing::Wanted() const { return saver_ && world_.Rank() == 0 && (ClockWants() || now_.Wanted()); }
 
-/// What is written is what was proved: the copies that the proof reads are made anew from the masters, the data to be
-/// written are summed before the proof and again while they are written, and all other copies of them after it.
+/// A save writes exactly the bytes that were proved: the copies that the proof reads are made anew from the masters;
+/// the data to be written are summed before the proof and again while they are written; all other copies of them are
+/// summed after it.
 SaveStart Checkpointing::Save(int64_t step, const History& history, Moment moment) {
   if (!saver_) return {};
   const Clock::time_point start = Clock::now();

@@ -18,32 +18,32 @@
 
 namespace espalier {
 
-/// When a save happens. The next steps may show that its weights are wrecked (finite, but with gradients that are not),
-/// so between steps the checkpoint before it is kept too, whatever checkpoint.keep says.
+/// When a save happens. The next steps may show that its weights are unusable (finite, but with gradients that are
+/// not), so between steps the previous checkpoint is kept too, whatever the value of checkpoint.keep.
 enum class Moment : uint8_t {
   kBetweenSteps,
   kAtTheEnd,
-  kAfterSkip,  ///< at the end, and the last step was left out by the guard: no older checkpoint is removed
+  kAfterSkip,  ///< at the end, after the guard skipped the last step: no older checkpoint is removed
 };
 
-/// What a checkpoint says of the steps before it.
+/// History of the steps before a checkpoint.
 struct History {
-  std::vector<double> losses;    ///< of the last finite steps, for people and checks
-  std::vector<StepSeen> window;  ///< that the guard compares the next step with
+  std::vector<double> losses;    ///< losses of the last finite steps, for people and checks
+  std::vector<StepSeen> window;  ///< steps with which the guard compares the next one
 };
 
-/// How a save began.
+/// The begin of a save.
 struct SaveStart {
-  double blocked_ms = 0;                 ///< how long training waited
+  double blocked_ms = 0;                 ///< time that training waited
   std::optional<Corruption> corruption;  ///< copies of the state differ: nothing is saved
 };
 
-/// On a device that only waits there is no state: nothing is saved or loaded, and nothing is ever due.
+/// A device that only waits has no state: nothing is saved or loaded, and no save is ever due.
 class Checkpointing {
  public:
   /// Allocates the staging buffer. Checkpoints contain `requested_deck`, the deck before its device was chosen, so that
-  /// a run that continues chooses anew. `data` has the tokenizer that they contain, too. The other arguments must
-  /// outlive this. Collective.
+  /// a continued run chooses again. Checkpoints also contain the tokenizer of `data`. The other arguments must outlive
+  /// this. Collective.
   Checkpointing(const Deck& deck, LoadedDeck requested_deck, const RunData& data, const Programs& programs,
                 World& world, MpiWorld* mpi, Reporter& reporter);
 
@@ -51,14 +51,14 @@ class Checkpointing {
   /// passes its proof. Warns of checkpoints in the directory that the run does not continue. Returns the step; 0 if
   /// there is no checkpoint. `start` must outlive this. Collective.
   int64_t Restore(Start& start);
-  /// The checkpoint that was loaded last; empty: none was.
+  /// The checkpoint that was loaded last; empty: none.
   const std::string& loaded() const { return loaded_; }
-  /// The checkpoint that this run saved or loaded last and those before it, newest first. Those of another directory,
-  /// where this start began, come last. For rank 0.
+  /// The checkpoint that this run saved or loaded last and its predecessors, newest first. The checkpoints of another
+  /// directory, where this start began, come last. For rank 0.
   std::vector<std::string> Line() const;
   /// Step of the first of them; 0 if there is none.
   int64_t newest_step() const { return newest_step_; }
-  /// Differences between the deck and that of the checkpoint loaded last; "data" if the training data differ.
+  /// Differences between the deck and the deck of the checkpoint loaded last; "data" if the training data differ.
   const std::vector<DeckDifference>& differences() const { return differences_; }
   /// Waits for the save in flight, then restores the checkpoint that this run saved or loaded last. Returns its step;
   /// -1 if there is none. Collective.
@@ -67,7 +67,7 @@ class Checkpointing {
   /// The accepted steps before the checkpoint that was loaded last, for the guard.
   const std::vector<StepSeen>& window() const { return window_; }
 
-  /// Samples skipped by rollbacks, not counting those of completed steps.
+  /// Samples skipped by rollbacks, without those of completed steps.
   int64_t passed_over() const { return passed_over_; }
   void PassOver(int64_t samples) { passed_over_ = samples; }
 
@@ -81,7 +81,7 @@ class Checkpointing {
   /// Saves the state after `step`, if all copies of it are equal. Throws AgreedError (kFault) if another run has taken
   /// the directory. Collective.
   SaveStart Save(int64_t step, const History& history, Moment moment);
-  /// Saves the state unless the latest checkpoint of this run is of the same step. Collective.
+  /// Saves the state unless the latest checkpoint of this run has the same step. Collective.
   SaveStart SaveUnlessThere(int64_t step, const History& history);
 
   /// Reports the saves that have ended.
@@ -97,7 +97,7 @@ class Checkpointing {
   int64_t Restore(const std::vector<std::string>& checkpoints, int64_t refused, const std::string& branch);
   void Compare(const std::string& dir);
   void CompareData(const Metadata& saved);
-  /// Rank 0: says once that moments of another type were converted.
+  /// Rank 0: reports once that moments of another type were converted.
   void ReportConversion(const std::string& dir, const Manifest& manifest);
   void WarnOfAbandoned() const;
   void Prove(const std::string& dir, const Metadata& saved) const;
@@ -115,14 +115,14 @@ class Checkpointing {
   std::optional<AsyncSaver> saver_;  ///< empty: there is no state
   std::optional<Copies> copies_;     ///< as saver_
   std::vector<DeckDifference> differences_;
-  RunLock* lock_ = nullptr;              ///< rank 0's, of run.dir
+  RunLock* lock_ = nullptr;              ///< rank 0's lock of run.dir
   std::string branch_;                   ///< id of the checkpoint that the command line named
   std::string loaded_, loaded_id_;       ///< the checkpoint that was loaded last
-  std::vector<std::string> candidates_;  ///< of this start: the checkpoint that it loaded and those after it
-  int64_t newest_step_ = 0;              ///< of the checkpoint that was saved or loaded last
-  std::set<std::string> said_;           ///< what was printed and is not repeated
+  std::vector<std::string> candidates_;  ///< checkpoints of this start: the one that it loaded and later ones
+  int64_t newest_step_ = 0;              ///< step of the checkpoint that was saved or loaded last
+  std::set<std::string> said_;           ///< messages that were printed and are not repeated
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
-  std::deque<double> proof_ms_;  ///< of the saves not yet reported
+  std::deque<double> proof_ms_;  ///< times of the saves that are not reported yet
   CheckpointNow now_;
   double slowest_ms_ = 0;
   bool last_failed_ = false;

@@ -28,7 +28,7 @@ constexpr int64_t kElement = sizeof(float);
 
 bool IsHuggingFace(const std::string& from) { return fs::exists(from + "/config.json"); }
 
-/// The deck with model and dropout of a config.json, on one rank: nothing else is compared.
+/// The deck with model and dropout of a config.json, on one rank: no other keys are compared.
 Deck DeckOf(const ModelConfig& config, const Deck& deck, const std::string& from) {
   std::vector<std::string> keys = {"parallel.pp=1",       "parallel.dp_replicate=1", "parallel.dp_shard=1",
                                    "parallel.cp=1",       "parallel.tp=1",           "pipeline.schedule=1f1b",
@@ -38,7 +38,7 @@ Deck DeckOf(const ModelConfig& config, const Deck& deck, const std::string& from
   return SavedDeck(from, EffectiveDeck(deck), keys);
 }
 
-/// Refuses weights of another model. Returns the keys with which the same weights compute something else.
+/// Refuses weights of another model. Returns the keys that change the outputs of the same weights.
 std::vector<std::string> Compare(const std::string& from, const Deck& saved, const LoadedDeck& now) {
   std::vector<std::string> fixed, others;
   for (const DeckDifference& difference : Differences(saved, now))
@@ -76,7 +76,7 @@ void FillFrom(const FolderOfWeights& weights, const Programs& programs) {
   }
 }
 
-/// Returns what rank 0 says.
+/// Returns rank 0's messages.
 std::vector<std::string> FromHuggingFace(const std::string& from, const LoadedDeck& loaded, const Programs& programs) {
   const ModelConfig config = ReadModelConfig(from);
   std::vector<std::string> lines = Compare(from, DeckOf(config, loaded.deck, from), loaded);

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-/// Calls f(global box, first local element) for slabs of a local tensor along its first dim, of some 4 MiB each.
+/// Calls f(global box, first local element) for slabs of a local tensor along its first dim, of about 4 MiB each.
 template <typename F>
 void ForEachSlab(const Tensor& tensor, F f) {
   constexpr int64_t kElements = int64_t{1} << 20;
@@ -37,7 +37,7 @@ std::vector<Slab> SlabsOf(const Tensor& tensor) {
   return slabs;
 }
 
-/// fill(0), fill(1), ... fill(count - 1), each in a thread of its own.
+/// Calls fill(0), fill(1), ... fill(count - 1), each in its own thread.
 template <typename F>
 void InThreads(size_t count, F fill) {
   std::vector<std::future<void>> others;
@@ -46,7 +46,7 @@ void InThreads(size_t count, F fill) {
   for (std::future<void>& other : others) other.get();
 }
 
-/// Elements of a box of a parameter, as the model wants them.
+/// Initializes the elements of a box of a parameter by the model's rules.
 void FillSlab(const Compilation& compilation, size_t parameter, const Box& box, float* out) {
   const ParameterInit& init = compilation.inits[parameter];
   if (init.kind == ParameterInit::Kind::kOnes) std::fill_n(out, Volume(ExtentsOf(box)), 1.0f);
@@ -57,13 +57,13 @@ void FillSlab(const Compilation& compilation, size_t parameter, const Box& box, 
 
 }  // namespace
 
-/// One core makes a hundred million numbers a second, so all of them do.
+/// One core makes a hundred million numbers per second, so all cores are used.
 void InitializeWeights(const Compilation& compilation, const Executor& executor) {
   const ParameterIndex index(compilation);
   std::vector<std::vector<float>> buffers(static_cast<size_t>(ThreadCount(compilation.deck)));
   for (const NamedTensor& state : executor.All(ValueKind::kState)) {
     const std::vector<Slab> slabs = SlabsOf(state.tensor);
-    const int64_t element = SizeOf(state.tensor.dtype);  // weights are fp32; of moments, all bytes are 0
+    const int64_t element = SizeOf(state.tensor.dtype);  // weights are fp32; the bytes of moments are all 0
     for (size_t begin = 0, count = 0; begin < slabs.size(); begin += count) {
       count = std::min(buffers.size(), slabs.size() - begin);
       InThreads(count, [&](size_t i) {

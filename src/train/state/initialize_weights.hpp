@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-/// Fills this rank's weights as the model says (doc/numerics.md); moments start at zero.
+/// Initializes this rank's weights by the model's rules (doc/numerics.md); moments start at zero.
 void InitializeWeights(const Compilation& compilation, const Executor& executor);
 
 }  // namespace espalier

@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-/// One sample of tokens drawn evenly from the vocabulary.
+/// One sample of tokens drawn uniformly from the vocabulary.
 class FixedTokens final : public TokenSource {
  public:
   FixedTokens(int64_t seq_len, int64_t vocab) : seq_len_(seq_len), vocab_(vocab) {}
@@ -44,7 +44,7 @@ uint32_t ConditionsOf(const Deck& deck, const Programs& programs, World& world) 
     for (std::string_view section : {"model", "parallel", "pipeline", "precision", "recompute", "overlap", "fusion"})
       if (key.section == section) text += fmt::format("\n{} = {}", key.FullName(), ToToml(Get(deck, key)));
   text += fmt::format("\nbatch.micro = {}", deck.batch.micro);
-  text += fmt::format("\ndata.isolate_documents = {}", deck.data.isolate_documents);  // it chooses kernels of GPUs
+  text += fmt::format("\ndata.isolate_documents = {}", deck.data.isolate_documents);  // the key selects kernels of GPUs
   return Crc32c(text.data(), text.size());
 }
 

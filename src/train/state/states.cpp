@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-/// The part of a stored tensor that a state is, if its parameter is part of a larger one.
+/// The part of a stored tensor that a state forms, if its parameter is part of a larger one.
 std::optional<StoredPart> PartOf(const Compilation& compilation, const ParameterIndex& index, const Value& state) {
   StoredPart part = compilation.stored[index.Of(state.name)];
   if (part.shape == state.type.shape) return std::nullopt;

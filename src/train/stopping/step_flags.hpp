@@ -1,14 +1,14 @@
-// What the ranks agree on after each step.
+// The flags on which ranks agree after each step.
 #pragma once
 
 #include "espalier/comm/world.hpp"
 
 namespace espalier {
 
-/// First the flags of one rank, then those of all: one small exchange carries every flag.
+/// First the flags of one rank, then of all: one small exchange carries every flag.
 struct StepFlags {
-  bool save = false;    ///< a checkpoint of this step is wanted
-  bool stop = false;    ///< the run is to stop here, with a checkpoint
+  bool save = false;    ///< a checkpoint of this step is requested
+  bool stop = false;    ///< the run must stop here, with a checkpoint
   bool saving = false;  ///< a save is in flight
   bool unread = false;  ///< the next step's batch could not be read
 };

@@ -18,13 +18,13 @@ struct NamedSignal {
 };
 constexpr NamedSignal kStops[] = {{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGUSR1, "SIGUSR1"},
                                   {SIGUSR2, "SIGUSR2"}, {SIGHUP, "SIGHUP"}, {SIGXCPU, "SIGXCPU"}};
-// What they say arrives as an error of the call (EPIPE, EFBIG), which is reported.
+// The failing call also returns an error (EPIPE, EFBIG), which is reported.
 constexpr int kErrorsOfCalls[] = {SIGPIPE, SIGXFSZ};
 constexpr int64_t kImpatienceSeconds = 10;
 
 struct IgnoredAtStart {
   bool hangup = false, pipe = false;
-} ignored_at_start;  // by nohup, or by a shell for what it starts
+} ignored_at_start;  // by nohup, or by a shell that starts it in the background
 
 // Handlers may touch nothing but lock-free atomics.
 std::atomic<int> first_signal = 0;
@@ -42,7 +42,7 @@ int64_t Seconds() {
 void Act(int signal, void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;  // no system call of a save fails for it
+  action.sa_flags = SA_RESTART;  // so that no system call of a save fails because of the signal
   ::sigemptyset(&action.sa_mask);
   ::sigaction(signal, &action, nullptr);
 }
@@ -59,8 +59,8 @@ bool Ignored(int signal) {
   return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-/// Where the soft limit of processor time is the hard one, SIGXCPU would come together with the end: a tenth earlier it
-/// leaves the time to save.
+/// If the soft limit of processor time equals the hard one, SIGXCPU would arrive together with the end; a soft limit a
+/// tenth lower leaves time to save.
 void KeepProcessorTimeForASave() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_max == RLIM_INFINITY || limit.rlim_cur < limit.rlim_max ||
@@ -75,7 +75,7 @@ bool Impatient() {
   return before != 0 && now - before <= kImpatienceSeconds;
 }
 
-/// One write: nothing else may print in a handler.
+/// A single write: a handler may not print in any other way.
 void Say(int signal) {
   char line[80];
   size_t length = 0;
@@ -95,7 +95,7 @@ void Note(int signal) {
   if (first_signal.compare_exchange_strong(none, signal) && says) Say(signal);
   if (signal == SIGINT && Impatient()) {
     Act(SIGINT, SIG_DFL);
-    ::raise(SIGINT);  // held back until this handler returns
+    ::raise(SIGINT);  // blocked until this handler returns
   }
   errno = error;
 }

@@ -8,10 +8,10 @@
 
 namespace espalier {
 
-/// The time at which somebody else ends the run, in seconds from the start of the process.
+/// The time at which an external limit ends the run, in seconds from the start of the process.
 struct TimeEnd {
   double at_s = 0;
-  double margin_s = 0;  ///< kept free before the end
+  double margin_s = 0;  ///< time kept free before the end
   std::string what;     ///< "run.time_limit = 01:00:00"
 };
 

@@ -1,4 +1,4 @@
-// Saves beside training: the state may change as soon as it is copied, and a failed save is an outcome.
+// Saves during training: the state may change as soon as it is copied, and a failed save is an outcome.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StrEq;
 
-/// A world whose threads stand still at their first meeting until they are let go.
+/// A world whose threads block at their first collective until they are released.
 class HeldWorld final : public World {
  public:
   HeldWorld(Meeting& meeting, int rank, std::latch& gate) : inner_(meeting, rank), gate_(gate) {}
@@ -50,8 +50,8 @@ std::vector<std::string> WithSavers(const std::string& dir, std::latch& gate,
   });
 }
 
-/// States as a run has them: all in one memory, in another order than by name; where sizes are whole lines, copied at
-/// once.
+/// States as in a run: all in one memory, not ordered by name; adjacent ones whose sizes are whole lines are copied
+/// together.
 TEST_F(Faults, PiecesThatLieSideBySideAreCopied) {
   const Mesh mesh(kOne);
   std::vector<StateTensor> tensors;
@@ -89,7 +89,7 @@ TEST_F(Faults, TheStateMayChangeAsSoonAsItIsCopied) {
     world.Barrier();
     EXPECT_EQ(FindLatest(Dir()), std::nullopt);
     if (world.Rank() == 0) gate.count_down();
-    saver.Save(TestMetadata(20));  // waits for the one before it
+    saver.Save(TestMetadata(20));  // waits for the previous save
     state.Fill(3);
     saver.Wait();
     const std::vector<SaveOutcome> ended = saver.Ended();

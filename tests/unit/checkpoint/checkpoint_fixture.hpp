@@ -15,7 +15,7 @@ namespace espalier {
 
 constexpr Degrees kOne = {1, 1, 1, 1, 1}, kTwo = {1, 1, 2, 1, 1}, kEight = {2, 2, 1, 1, 2};
 
-/// A number from the environment, at least 1: how often a test repeats what it draws at random.
+/// A number from the environment, at least 1: repetitions of a test with random draws.
 inline int CountFrom(const char* variable, int otherwise) {
   const char* text = std::getenv(variable);
   const int count = text == nullptr ? otherwise : std::atoi(text);

@@ -25,7 +25,7 @@ LocalTensor& Find(std::vector<LocalTensor>& local, const std::string& name) {
   throw std::runtime_error(name + " is not here");
 }
 
-/// What every rank finds after `change` has changed the memory of some; equal texts on all ranks are a condition.
+/// The result of every rank after `change` has changed the memory of some ranks; the texts must be equal on all ranks.
 using Change = std::function<void(int rank, std::vector<LocalTensor>& local)>;
 std::optional<Corruption> FindCorruption(const Degrees& degrees, const Change& before, const Change& during = {}) {
   const Mesh mesh(degrees);
@@ -110,7 +110,7 @@ TEST(Copies, ACopyThatChangesDuringTheProofIsFound) {
   EXPECT_EQ(found, 2);
 }
 
-/// The rank that writes the tensor finds that its data are not those that were summed.
+/// The rank that writes the tensor finds that its data differ from the summed ones.
 TEST(Copies, DataThatChangeBeforeTheyAreWrittenAreNotCommitted) {
   const Degrees degrees = {1, 1, 2, 1, 1};
   const Mesh mesh(degrees);

@@ -82,7 +82,7 @@ TEST_F(CheckpointTest, MissingTruncatedAndSwappedFilesAreNamed) {
   fs::resize_file(path, fs::file_size(path) - 1);
   expect_refused("the MANIFEST says");
   fs::remove(path);
-  fs::copy_file(Step(5) + "/shard-00001.h5", path);  // equal shapes and size, another state
+  fs::copy_file(Step(5) + "/shard-00001.h5", path);  // equal shapes and size, but another state
   ASSERT_EQ(fs::file_size(path), fs::file_size(aside));
   expect_refused("of another checkpoint");
   fs::remove(path);
@@ -102,7 +102,7 @@ TEST_F(CheckpointTest, AFailedWriterFailsTheSaveEverywhere) {
   ::getrlimit(RLIMIT_FSIZE, &before);
   ::signal(SIGXFSZ, SIG_IGN);
   struct rlimit small = before;
-  small.rlim_cur = 500'000;  // enough for every shard but those of lm_head
+  small.rlim_cur = 500'000;  // enough for every shard except lm_head's
   ::setrlimit(RLIMIT_FSIZE, &small);
   const std::vector<std::string> errors = SaveState(Dir(), kEight, 20, 2, 1);
   ::setrlimit(RLIMIT_FSIZE, &before);

@@ -1,4 +1,5 @@
-// A directory of checkpoints: which are kept, which is the latest, what a name means, what is never removed.
+// A directory of checkpoints: which are kept, which is the latest, the meaning of names, and entries that are never
+// removed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +25,7 @@ TEST_F(CheckpointTest, KeepsTheNewestAndCleansUp) {
   EXPECT_EQ(FindLatest(Dir()), Step(40));
   EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(40), Step(30)));
 
-  // Going back and on again: later checkpoints belong to the abandoned branch and are not counted.
+  // After a step back, later checkpoints belong to the abandoned branch and are not counted.
   SaveAt(kOne, 35, 35, 1);
   EXPECT_THAT(Names(Dir()), ElementsAre("latest", "mine", "step-00000035", "step-00000040"));
   EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(35)));
@@ -105,7 +106,7 @@ TEST_F(CheckpointTest, H5OnlyExactNamesAreRemoved) {
   for (int64_t step : {10, 20, 30}) SaveAt(kOne, step, 1, 1);
   for (const std::string& name : mine) EXPECT_EQ(ReadBytes(Dir() + "/" + name + "/deep/shard-00000.h5"), name);
   EXPECT_TRUE(fs::exists(Dir() + "/tmp-00000002-" + kDead + "/shard-00000.h5"));
-  // What a dead save left goes, but not what somebody put there.
+  // Leftovers of a dead save are removed, but not files that somebody put there.
   EXPECT_THAT(Names(Dir() + "/tmp-00000001-" + kDead), ElementsAre("mine"));
   EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(30)));
 }
@@ -123,7 +124,7 @@ TEST_F(CheckpointTest, H5RetentionLeavesWhatIsNotOurs) {
   for (int64_t step : {10, 20, 30, 40}) SaveAt(kOne, step, 1, 9);
   fs::create_directory(Step(10) + "/results");
   WriteBytes(Step(10) + "/results/eval.csv", "4.2");
-  FlipByte(Step(20) + "/MANIFEST", 300);  // ours? nobody can tell
+  FlipByte(Step(20) + "/MANIFEST", 300);  // its owner cannot be determined
   fs::rename(Step(30), Dir() + "/archive");
   fs::create_directory_symlink(Dir() + "/archive", Step(30));
   const std::vector<std::string> warnings = WarningsAt(Dir(), 50, 1);
@@ -140,7 +141,7 @@ TEST_F(CheckpointTest, H5ANameThatIsTakenIsMovedAside) {
   fs::create_directories(Step(10) + "/results");  // no MANIFEST
   WriteBytes(Step(10) + "/results/eval.csv", "4.2");
   SaveAt(kOne, 20, 1, 9);
-  fs::create_directory(Step(20) + "/results");  // a checkpoint with something else in it
+  fs::create_directory(Step(20) + "/results");  // a checkpoint with an additional folder
   fs::create_directories(Step(30));
   WriteBytes(Step(30) + "/MANIFEST", "of another program\n");
   fs::create_symlink(Dir() + "/nowhere", Step(40));
@@ -189,14 +190,14 @@ TEST_F(CheckpointTest, H7RetentionAndFallbackFollowTheLine) {
   EXPECT_THAT(FindAbandoned(Dir(), on_28), ElementsAre(Step(30), Step(40), Step(50)));
   const std::string on_35 = SaveAfter(Dir(), 35, on_28, 2, ids[20]);
   EXPECT_THAT(FindCheckpoints(Dir()),
-              ElementsAre(Step(35), Step(28)));  // and not 30, which is of the branch that was left
+              ElementsAre(Step(35), Step(28)));  // and not 30, which belongs to the abandoned branch
   EXPECT_THAT(FindAbandoned(Dir(), on_35), ElementsAre(Step(30), Step(40), Step(50)));
   EXPECT_THAT(FindLine(Dir(), ids[50]), ElementsAre(Step(50), Step(40), Step(30)));
   EXPECT_THAT(FindLine(Dir(), kDead), IsEmpty());
-  // Damage beyond the first lines of the latest MANIFEST leaves its line known.
+  // Damage after the first lines of the latest MANIFEST leaves its line known.
   FlipByte(Step(35) + "/MANIFEST", 400);
   EXPECT_THAT(FindCheckpoints(Dir()), ElementsAre(Step(35), Step(28)));
-  // Where its line is lost too, or `latest`, nobody guesses.
+  // If its line is lost too, or `latest`, the program does not guess.
   FlipByte(Step(35) + "/MANIFEST", 1);
   EXPECT_THAT(Refusal([&] { FindCheckpoints(Dir()); }),
               AllOf(HasSubstr("step-00000035 is the latest and its MANIFEST cannot be read"),

@@ -1,4 +1,4 @@
-// Saves that fail at a stage, are interrupted, or run out of disk: the checkpoint before stays whole.
+// Saves that fail at a stage, are interrupted, or run out of disk: the previous checkpoint stays whole.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ TEST_F(Faults, ErrorsAfterTheCommitAreWarnings) {
 TEST_F(Faults, ADeadReplacementIsUndone) {
   ASSERT_THAT(SaveState(Dir(), kTwo, 10, 1), Each(StrEq("")));
   ASSERT_THAT(SaveState(Dir(), kTwo, 20, 2), Each(StrEq("")));
-  // Where entries cannot be exchanged, a run may end between the two renames.
+  // If the file system cannot exchange entries, a run may end between the two renames.
   const std::string id = "0123456789abcdef0123456789abcdef";
   fs::rename(Step(20), Dir() + "/del-00000020-" + id);
   fs::create_directory(Dir() + "/tmp-00000020-" + id);
@@ -79,7 +79,7 @@ TEST_F(Faults, ADeadReplacementIsUndone) {
   SettleCheckpoints(Dir());
   EXPECT_THAT(Names(Dir()), ElementsAre("latest", "step-00000010", "step-00000020"));
   EXPECT_THAT(LoadState(Step(20), kOne, 2), Each(StrEq("")));
-  // The same for what was moved aside.
+  // The same for an entry that was moved aside.
   fs::create_directory(Dir() + "/kept-00000030-" + id);
   WriteBytes(Dir() + "/kept-00000030-" + id + "/notes.txt", "x");
   fs::create_directory(Dir() + "/tmp-00000030-" + id);
@@ -88,8 +88,7 @@ TEST_F(Faults, ADeadReplacementIsUndone) {
   EXPECT_THAT(Names(Step(30)), ElementsAre("notes.txt"));
 }
 
-/// Calls that a signal interrupts, by the number that are still to come; fsync of directories that the file system
-/// refuses.
+/// Numbers of future calls that a signal interrupts; fsync of directories that the file system refuses.
 int interrupted_fsyncs = 0, interrupted_fallocates = 0, refused_directories = 0;
 
 TEST_F(Faults, InterruptedCallsAreCalledAgain) {
@@ -123,7 +122,7 @@ class FullDisk : public ::testing::Test {
     ::statvfs(home_.path().c_str(), &status);
     return static_cast<int64_t>(status.f_bavail * status.f_frsize);
   }
-  /// Takes room until `left` bytes are free.
+  /// Writes files until only `left` bytes are free.
   void FillUp(int64_t left) const {
     const int64_t bytes = Free() - left;
     std::ofstream ballast(home_.path() + "/ballast", std::ios::binary | std::ios::app);
@@ -139,7 +138,7 @@ TEST_F(FullDisk, LosesNothing) {
   const std::string dir = home_.path() + "/checkpoints";
   std::mt19937 random(7);
   ASSERT_THAT(SaveState(dir, kTwo, 10, 1, 1), Each(StrEq("")));
-  constexpr int64_t kAlmost = 12 << 20;  // a checkpoint fits, and little more
+  constexpr int64_t kAlmost = 12 << 20;  // room for a checkpoint, and little more
   int64_t kept = 10, failed = 0;
   for (int i = 0; i < CountFrom("ESPALIER_FULL_DISKS", 5); ++i) {
     const int64_t step = kept + 10, left = static_cast<int64_t>(random() % (12 << 20));
@@ -169,7 +168,7 @@ TEST_F(FullDisk, LosesNothing) {
 }  // namespace
 }  // namespace espalier
 
-// The linker takes these in place of the C library's.
+// The linker uses these in place of the C library's.
 extern "C" int fsync(int file) {
   struct stat status {};
   if (espalier::interrupted_fsyncs > 0) return --espalier::interrupted_fsyncs, errno = EINTR, -1;

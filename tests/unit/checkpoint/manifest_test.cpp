@@ -1,4 +1,4 @@
-// MANIFEST as text: printed, read back, and refused where it is malformed or damaged.
+// MANIFEST as text: printed, read back, and refused if it is malformed or damaged.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ Manifest SmallManifest() {
   return m;
 }
 
-/// With a checksum that fits.
+/// Adds the right checksum.
 std::string Sealed(std::string body) { return body + fmt::format("end {:08x}\n", Crc32c(body.data(), body.size())); }
 
 TEST(ManifestText, PrintsAndReadsBack) {

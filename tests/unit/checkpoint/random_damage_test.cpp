@@ -1,4 +1,4 @@
-// Faults drawn at random in a checkpoint: each is refused by name, and the checkpoint before it is loaded.
+// Faults drawn at random in a checkpoint: each is refused by name, and the previous checkpoint is loaded.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StrEq;
 
-/// Tensors of TestTensors but the large one: each load takes a millisecond.
+/// The tensors of TestTensors except the large one: each load takes a millisecond.
 std::vector<StateTensor> SmallTensors(const Degrees& degrees) {
   std::vector<StateTensor> tensors = TestTensors(degrees);
   std::erase_if(tensors, [](const StateTensor& t) { return t.name.ends_with("lm_head.weight"); });
@@ -43,7 +43,7 @@ void SaveSmall(const std::string& dir, int64_t step, uint64_t salt) {
   ASSERT_THAT(errors, Each(StrEq("")));
 }
 
-/// One fault: what was done, and what the refusal must say.
+/// One fault: the change, and the expected refusal.
 struct Damage {
   std::string what;
   std::vector<std::string> named;
@@ -75,7 +75,7 @@ class Campaign : public ::testing::Test {
   std::string PickFile() { return Pick(original_).first; }
   std::string PickShard() { return random_() % 2 == 0 ? "shard-00000.h5" : "shard-00001.h5"; }
 
-  /// Names the tensor too if the first byte that differs is in a piece.
+  /// Also names the tensor if the first byte that differs is in a stored box.
   Damage Replace(const std::string& what, const std::string& name, const std::string& bytes) {
     const std::string& before = original_.at(name);
     WriteBytes(Target() + "/" + name, bytes);
@@ -132,7 +132,7 @@ class Campaign : public ::testing::Test {
     fs::rename(Target() + "/x", Target() + "/shard-00001.h5");
     return {"swapped shards", {"shard-00000.h5", "shard-00001.h5"}};
   }
-  /// Two pieces of equal size, so that everything but the contents is as before.
+  /// Two boxes of equal size, so that only the contents change.
   Damage SwapPieces() {
     while (true) {
       const ManifestTensor &a = Pick(manifest_.tensors), &b = Pick(manifest_.tensors);
@@ -152,7 +152,8 @@ class Campaign : public ::testing::Test {
     const std::string bytes = ReadBytes(from + "/" + name);
     if (bytes == original_.at(name)) return Stale(from, what);  // the same in both
     WriteBytes(Target() + "/" + name, bytes);
-    // Another run's MANIFEST is whole by itself, its files are not there; another step's belongs in another directory.
+    // Another run's MANIFEST is whole by itself, but its files do not exist here; another step's belongs in another
+    // directory.
     return {name + " of another " + what, {name == "MANIFEST" && what == "run" ? "deck.toml" : name}};
   }
   Damage NoFile() {
@@ -200,7 +201,7 @@ class Campaign : public ::testing::Test {
     }
   }
 
-  /// What the directory holds now: no fault is tried twice.
+  /// The current content of the directory: no fault is tried twice.
   std::string State() const {
     std::string state;
     for (const std::string& name : Names(Target())) {
@@ -219,8 +220,8 @@ class Campaign : public ::testing::Test {
     }
   }
 
-  /// What a restart does: the best checkpoint that is not refused. Returns its step and, by checkpoint, why others
-  /// were.
+  /// The choice of a restart: the best checkpoint that is not refused. Returns its step and, by checkpoint, why others
+  /// were refused.
   int64_t Restart(const std::vector<std::string>& candidates, std::string& refusals) {
     const std::vector<StateTensor> tensors = SmallTensors(kOne);
     SelfWorld world;
@@ -255,7 +256,7 @@ TEST_F(Campaign, EveryFaultIsRefusedAndTheOneBeforeIsTaken) {
     ASSERT_EQ(Restart(both, refusals), 10) << "fault " << i << ": " << damage.what << "\n" << refusals;
     for (const std::string& name : damage.named)
       ASSERT_THAT(refusals, HasSubstr(name)) << "fault " << i << ": " << damage.what;
-    // Found by name too: a directory without MANIFEST is no checkpoint, and does not stand before the good one.
+    // Also found by name: a directory without MANIFEST is no checkpoint, and does not come before the good one.
     const std::vector<std::string> found = FindCheckpoints(Dir());
     ASSERT_THAT(found, Contains(both[1])) << damage.what;
     ASSERT_EQ(Restart(found, refusals), 10) << damage.what;

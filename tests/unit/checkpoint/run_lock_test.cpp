@@ -28,7 +28,7 @@ TEST_F(Faults, ASecondRunIsRefusedAndADeadOnesLockTakenOver) {
   const pid_t child = ::fork();
   if (child == 0) {
     RunLock* lock = new RunLock(dir);
-    ::_exit(lock->left_by().empty() ? 0 : 1);  // without letting go
+    ::_exit(lock->left_by().empty() ? 0 : 1);  // without releasing the lock
   }
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -41,7 +41,7 @@ TEST_F(Faults, ARemovedLockIsNoticed) {
   RunLock first(dir);
   EXPECT_EQ(first.WhyLost(), "");
   fs::remove(dir + "/run.lock");
-  EXPECT_EQ(first.WhyLost(), "");  // nobody else: it is made again
+  EXPECT_EQ(first.WhyLost(), "");  // nobody holds it: it is made again
   EXPECT_THAT(MessageOf([&] { RunLock second(dir); }), HasSubstr("another run is in this directory"));
   fs::remove(dir + "/run.lock");
   {

@@ -1,4 +1,4 @@
-// Any layout saves, any layout loads: the same bits, the same files, and who may read them.
+// Any layout saves, any layout loads: the same bits, the same files, and their permissions.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -138,7 +138,7 @@ TEST_F(CheckpointTest, LargePiecesAreAligned) {
 TEST_F(CheckpointTest, EqualStateGivesEqualFiles) {
   const std::string a = Dir() + "/a", b = Dir() + "/b";
   ASSERT_THAT(SaveState(a, kEight, 7, 1), Each(StrEq("")));
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // a time stamp of seconds would show
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // a time stamp in seconds would differ
   ASSERT_THAT(SaveState(b, kEight, 7, 1), Each(StrEq("")));
   ASSERT_EQ(Names(a + "/step-00000007"), Names(b + "/step-00000007"));
   for (const std::string& name : Names(a + "/step-00000007")) {
@@ -191,7 +191,7 @@ TEST_F(CheckpointTest, MasterShowsWholeTensorsToOtherPrograms) {
   };
   for (const char* prefix : {"/parameters/", "/optimizer/exp_avg_sq/"}) {
     expect(prefix + std::string("model.layers.0.self_attn.o_proj.weight"), 7, 13);
-    expect(prefix + std::string("h.0.c_attn.weight"), 5, 21);  // three pieces in each shard
+    expect(prefix + std::string("h.0.c_attn.weight"), 5, 21);  // three boxes in each shard file
   }
   dump("-d /deck");
   EXPECT_THAT(ReadBytes(Dir() + "/dump"), HasSubstr("steps = 20"));
@@ -221,7 +221,7 @@ TEST_F(CheckpointTest, MomentsOfBf16InAnyLayout) {
   EXPECT_THAT(Describe(Step(1), {.tensors = true}), HasSubstr("bf16  [701,600]"));
 }
 
-// A piece of several chunks, strided boxes, host and device.
+// A box of several chunks, strided boxes, host and device.
 TEST_F(CheckpointTest, MomentsOfAnotherTypeAreConverted) {
   struct Way {
     Dtype from, to;
@@ -255,7 +255,7 @@ TEST_F(CheckpointTest, MomentsOfAnotherTypeAreConverted) {
   }
 }
 
-// As an import has it.
+// As in an import.
 TEST_F(CheckpointTest, MomentsThatStep0LacksAreZero) {
   const Mesh mesh(kTwo);
   std::vector<StateTensor> weights = TestTensors(kTwo);

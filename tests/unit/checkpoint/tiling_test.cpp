@@ -73,7 +73,7 @@ TEST(Runs, CopyEveryCommonElementOnce) {
     }
     std::vector<int> source(static_cast<size_t>(Volume(ExtentsOf(from)))),
         target(static_cast<size_t>(Volume(ExtentsOf(to))), -1);
-    const auto number = [](const Box& box, int64_t local) {  // of an element in the whole
+    const auto number = [](const Box& box, int64_t local) {  // number of an element in the whole tensor
       const Shape extents = ExtentsOf(box);
       int64_t element = 0, scale = 1;
       for (size_t d = box.size(); d-- > 0; local /= extents[d], scale *= 100)

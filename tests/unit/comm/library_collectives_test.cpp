@@ -1,4 +1,4 @@
-// Which instructions become a collective of the library, and that all members agree and keep to their workspaces.
+// Which instructions become a library collective, and that all members agree and stay within their workspaces.
 #include <gtest/gtest.h>
 
 #include "comm/lowering/library_collective.hpp"
@@ -82,7 +82,7 @@ Outcome OutcomeOf(const Member& member) {
   return {true, phase.collective->kind, phase.packs.empty() && phase.unpacks.empty(), phase.collective->bytes};
 }
 
-/// What all members make of it.
+/// The collectives to which all members lower it.
 Outcome Lower(int members, const std::string& kind, const std::vector<std::pair<std::string, std::string>>& tensors) {
   const Case c{kind, tensors};
   const Outcome first = OutcomeOf(Member(c, members, 0));

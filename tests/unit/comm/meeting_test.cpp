@@ -1,4 +1,5 @@
-// The messages of instructions whose members only meet. Who meets whom over MPI: tests/mpi/meeting_test.cpp.
+// The messages of instructions that only synchronize their members. tests/mpi/meeting_test.cpp tests who waits for whom
+// over MPI.
 #include "comm/mpi/meeting.hpp"
 
 #include <gmock/gmock.h>
@@ -67,7 +68,7 @@ struct Member {
   MeetingMessages messages;
 };
 
-/// What `from` wrote to send reaches `to`.
+/// Copies the bytes that `from` sends to `to`.
 void Carry(const Member& from, const Member& to) {
   const Message sent = from.messages.ToPhase().sends.at(0), received = to.messages.ToPhase().receives.at(0);
   ASSERT_LE(sent.bytes, kMeetingBytes + 64);

@@ -1,4 +1,4 @@
-// How `espalier sample` draws: by hand for four tokens.
+// Token sampling of `espalier sample`: computed by hand for four tokens.
 #include "commands/sample/choose.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ std::vector<float> Logits() {
   return logits;
 }
 
-/// The tokens drawn by 0.00, 0.01, ...: how many of a hundred are each.
+/// The tokens drawn by 0.00, 0.01, ...: the number of each among a hundred.
 std::vector<int> Shares(const Sampling& sampling) {
   std::vector<int> shares(4);
   for (int i = 0; i < 100; ++i) ++shares[static_cast<size_t>(Choose(Logits(), sampling, (i + 0.5) / 100))];
@@ -25,7 +25,7 @@ std::vector<int> Shares(const Sampling& sampling) {
 
 TEST(Choose, TheLikeliestWithoutTemperature) {
   EXPECT_EQ(Choose(Logits(), {}, 0.99), 1);
-  EXPECT_EQ(Choose(std::vector<float>{0, 5, 5}, {}, 0.99), 1);  // the first of equals
+  EXPECT_EQ(Choose(std::vector<float>{0, 5, 5}, {}, 0.99), 1);  // the first of equal logits
 }
 
 TEST(Choose, AsOftenAsProbable) { EXPECT_EQ(Shares({.temperature = 1}), (std::vector{10, 40, 20, 30})); }

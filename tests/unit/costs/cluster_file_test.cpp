@@ -1,4 +1,4 @@
-// Cluster files: every wrong line is reported with what is allowed, and what is written reads back to the same bits.
+// Cluster files: every wrong line is reported with the allowed values, and a written file reads back to the same bits.
 #include <gmock/gmock.h>
 
 #include "cluster_testing.hpp"
@@ -52,7 +52,7 @@ points = [[1024, 5, 3], [65536, 20.25, 4]]
   EXPECT_EQ(points.at(65536).samples, 4);
 }
 
-/// Bits that many decimal forms lose.
+/// A number whose bits many decimal forms lose.
 double Odd(int i) { return (i + 1) / 3.0 * 1.1e-3; }
 
 TEST(ClusterFile, WhatIsWrittenReadsBackToTheSameBits) {

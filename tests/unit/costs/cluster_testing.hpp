@@ -30,7 +30,7 @@ class ClusterFiles {
   std::filesystem::path folder_;
 };
 
-/// All that a file has to set, each key on its own line.
+/// All required keys of a file, each on its own line.
 inline const std::string kMachine = R"([cluster]
 name = "two nodes"
 device = "cpu"

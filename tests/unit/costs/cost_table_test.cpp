@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-/// The op of one line of a graph on one rank.
+/// The key of an op, written as a line of a graph, on one rank.
 KernelKey KeyOfLine(const std::string& values, const std::string& line, bool accumulate = false) {
   const Graph graph = ParseGraph(values + line);
   return KeyOf(LocalOpOf(graph, graph.ops.back(), Mesh{}, {}), accumulate);
@@ -58,7 +58,7 @@ std::set<KernelKey> KeysOf(const std::vector<std::string>& overrides, int ranks)
   return keys;
 }
 
-// The op that a key stands for has the work of the op that had the key.
+// The op that is rebuilt from a key has the work of the op that had the key.
 TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
   std::set<OpKind> kinds;
   for (const char* precision : {"fp32", "bf16"})
@@ -81,7 +81,7 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
       }
     }
   }
-  // Joined ops have keys of the ops that they stand for: "64 x 48" and "64 x 48" are "64 x 96".
+  // Joined ops have the keys of the plain ops that they replace: "64 x 48" and "64 x 48" are "64 x 96".
   for (const char* layout : {"111", "222"}) {
     std::vector<std::string> overrides = Layout(layout);
     overrides.emplace_back("fusion.join_matmuls=always");

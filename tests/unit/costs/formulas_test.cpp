@@ -18,8 +18,8 @@ double Tflops(const DeviceModel& device, const MatmulShape& s) {
   return 2e-6 * double(s.batch) * double(s.m) * double(s.n) * double(s.k) / MatmulUs(device, s);
 }
 
-/// Attention of `tokens` tokens in sequences of `length`, heads together 2048 wide, as the FlashAttention papers time
-/// it.
+/// Attention of `tokens` tokens in sequences of `length`, with heads that are 2048 wide together, as timed in the
+/// FlashAttention papers.
 struct Attention {
   Op op;
   std::vector<Shape> inputs, outputs;
@@ -52,8 +52,7 @@ TEST(ClusterFiles, OfInputsLoadAndPrintBack) {
   EXPECT_EQ(Shipped("h200-8x400g").compute.bf16_tflops, Shipped("h100-8x400g").compute.bf16_tflops);
 }
 
-// The fastest shapes reach what was measured as the most of any shape: 271, 794 and 794 TFLOP/s (MAMF,
-// stas00/ml-engineering).
+// The fastest shapes reach the best measured rate of any shape: 271, 794 and 794 TFLOP/s (MAMF, stas00/ml-engineering).
 TEST(MatmulFormula, ReachesTheBestMeasuredRate) {
   for (const auto& [name, measured] :
        {std::pair{"a100-8x200g", 271.0}, {"h100-8x400g", 794.0}, {"h200-8x400g", 794.0}}) {
@@ -78,7 +77,8 @@ TEST(MatmulFormula, Fp8HasItsOwnRate) {
   EXPECT_EQ(MatmulUs(without, fp8), MatmulUs(without, bf16));
 }
 
-// A scale of all needs a pass of its own; rows of their own are in the caches when they are rounded.
+// One scale for all rows needs a separate pass; with a scale per row, rows are still in the caches when they are
+// rounded.
 TEST(MemoryFormula, QuantizingReadsTwiceUnlessRowsHaveScales) {
   const auto bytes = [](const char* spec) {
     Op op;
@@ -240,8 +240,8 @@ TEST(TransferFormula, AllReducesOfManyNodesFollowATree) {
   EXPECT_GT(CollectiveUs(cluster, OpKind::kAllReduce, 1e4, {1024, 128, 8}), 5 * tree);
 }
 
-// More work or slower devices never take less time. Rows of operands stay multiples of 16 bytes: misaligned ones are
-// slower than longer ones, on devices, too.
+// More work or slower devices never take less time. Rows of operands stay multiples of 16 bytes, since misaligned rows
+// are slower than longer ones, also on devices.
 TEST(Formulas, RiseWithWorkAndFallWithRates) {
   std::mt19937_64 random(7);
   const auto draw = [&](int64_t most) { return int64_t(1 + random() % static_cast<uint64_t>(most)); };

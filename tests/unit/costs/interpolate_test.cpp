@@ -14,7 +14,7 @@ const std::string kVariant = "f32,f32->f32 spec=bsk,nk->bsn";
 
 KernelKey Key(int64_t m, int64_t k, int64_t n) { return {OpKind::kMatmul, kVariant, {m, k, n}}; }
 
-/// A nanosecond per multiplication.
+/// One nanosecond per multiplication.
 double Formula(const LocalOp& op, bool) {
   return 1e-3 * static_cast<double>(op.inputs[0][0] * op.inputs[0][1] * op.inputs[0][2] * op.inputs[1][0]);
 }
@@ -32,7 +32,7 @@ TEST(MeasuredKernels, AreTakenAsTheyAre) {
   EXPECT_EQ(cost->source, CostSource::kMeasured);
 }
 
-// Twice as far from one neighbour as from the other: its ratio counts half.
+// A neighbour at twice the distance counts half.
 TEST(MeasuredKernels, InterpolateBetweenNeighbours) {
   CostTable table;
   table.kernels[Key(16, 64, 64)] = {2 * Formula(Rebuild(Key(16, 64, 64))->Local(), false), 1};
@@ -98,7 +98,7 @@ TEST(MeasuredTransfers, OnePointScalesTheFormula) {
   EXPECT_EQ(TransferOf(table, 199).source, CostSource::kInterpolated);
 }
 
-// Noise may make a larger message quicker; costs still rise with bytes.
+// Noise may make a larger message faster; costs still rise with bytes.
 TEST(MeasuredTransfers, RiseWithBytes) {
   const CostTable table = Transfers({{10, {9, 1}}, {100, {4, 1}}, {1000, {20, 1}}, {2000, {19, 1}}});
   double before = 0;

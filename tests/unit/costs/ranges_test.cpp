@@ -1,4 +1,4 @@
-// Numbers of cluster files: whatever a key is set to, it is refused with its range, or the times of a step are sane.
+// Numbers of cluster files: each value of a key is refused with its range, or the times of a step are sane.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -86,7 +86,7 @@ void ExpectRefusedOrSane(const ClusterFiles& files, const std::string& name, con
   const std::vector<std::string> errors = ErrorsOf(path);
   if (errors.empty()) try {
       return ExpectSane(path, what);
-    } catch (const UserError& error) {  // a rate of 0 is unknown, and this one is needed
+    } catch (const UserError& error) {  // a rate of 0 means unknown, and this one is needed
       EXPECT_THAT(error.what(), HasSubstr(name + ": missing: the ranks send over this link")) << what;
       return;
     }
@@ -121,8 +121,8 @@ TEST(ClusterRanges, AnyValueIsRefusedOrMakesSaneTimes) {
   }
 }
 
-/// All keys at once, each at one end of its range: rates from the slowest to the fastest, and likewise what is added to
-/// them.
+/// All keys together, each at one end of its range: rates from the slowest to the fastest, and fixed times in the same
+/// way.
 TEST(ClusterRanges, TheirEndsTogetherMakeSaneTimes) {
   const ClusterFiles files;
   for (const bool fast : {false, true})
@@ -184,7 +184,7 @@ samples = 1
         << extent;
 }
 
-/// "device.bf16_tflops" -> what the table of ranges in doc/clusters.md says.
+/// "device.bf16_tflops" -> its range in the table of doc/clusters.md.
 TEST(ClusterRanges, TheManualHasThem) {
   std::ifstream page(InTree("doc/clusters.md"));
   std::map<std::string, std::string> told;

@@ -1,4 +1,4 @@
-// What the keys of a software stack add to the costs of compiled programs, and the layer of Korthikanti et al. 2022.
+// How the keys of a software stack change the costs of compiled programs, and the layer of Korthikanti et al. 2022.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 const std::string kFolder = InTree("tests/predict/published/");
 
-/// The programs of a small GPT, two stages by two tensor ranks by two replicas unless `settings` say otherwise.
+/// The programs of a small GPT, two stages by two tensor ranks by two replicas, unless `settings` override this.
 class Programs {
  public:
   explicit Programs(std::vector<std::string> settings = {}, int ranks = 8) {
@@ -52,7 +52,7 @@ Cluster Plain() {
 
 constexpr auto kEverything = [](const Instruction&, const Op&) { return true; };
 
-// Without recomputation nothing keeps probabilities, so the gradient computes them again. With recomputation of whole
+// Without recomputation nothing keeps probabilities, so the gradient recomputes them. With recomputation of whole
 // layers the forward pass ran just before.
 TEST(StackCosts, PlainAttentionComputesProbabilitiesAgainUnlessItJustHas) {
   const Programs kept({"recompute.mode=none"}), recomputed({"recompute.mode=full"});
@@ -63,7 +63,7 @@ TEST(StackCosts, PlainAttentionComputesProbabilitiesAgainUnlessItJustHas) {
   EXPECT_NEAR(recomputed.Us(cluster, OpKind::kAttention, Role::kB), forward, 1e-6 * forward);
 }
 
-// The last matmul, its reduction and what follows, of each layer and microbatch.
+// The last matmul, its reduction and the ops after it, in each layer and microbatch.
 TEST(StackCosts, UnreadRecomputationIsForwardOnceMore) {
   const Programs programs({"recompute.mode=full"});
   Cluster cluster = Plain();
@@ -74,7 +74,7 @@ TEST(StackCosts, UnreadRecomputationIsForwardOnceMore) {
     return op.kind == OpKind::kMatmul && op.role == Role::kF && op.attributes.Text("spec") == "bsk,kn->bsn" &&
            op.inputs.size() == 2;  // without a bias: down projections, of attention and feed-forward
   });
-  EXPECT_GT(more, 0.6 * last_matmuls);  // feed-forward's has four times the work
+  EXPECT_GT(more, 0.6 * last_matmuls);  // the feed-forward one has four times the work
   const Programs none({"recompute.mode=none"});
   Cluster without = cluster;
   without.recompute_unread = false;
@@ -122,7 +122,7 @@ TEST(StackCosts, BlockingMessagesDelayTheNextKernel) {
   EXPECT_EQ(programs.Us(cluster, sends), messages);
 }
 
-// q, k and v are one matmul of 3 x 1152 columns; their input's gradient contracts them, without an addition.
+// q, k and v are one matmul of 3 x 1152 columns; their input's gradient contracts over them, without an addition.
 TEST(StackCosts, MergedMatmulsAreOne) {
   const Programs programs({"recompute.mode=none"});
   Cluster cluster = Plain();
@@ -148,8 +148,8 @@ TEST(StackCosts, MergedMatmulsAreOne) {
 }
 
 // One layer of the 22B model on eight A100: 7.7 ms forward and 11.9 ms backward without recomputation, 7.2 and 13.1
-// with sequence parallelism and selective recomputation (Korthikanti et al. 2022, table 4). Recomputation by plain
-// attention is its own here, so the first backward pass has it, too.
+// with sequence parallelism and selective recomputation (Korthikanti et al. 2022, table 4). Here plain attention always
+// recomputes, so the first backward pass includes it, too.
 TEST(StackCosts, ALayerTakesThePublishedMilliseconds) {
   const Cluster cluster = LoadCluster(kFolder + "korthikanti-2022.toml");
   const auto layer_ms = [&](const std::string& sequence_parallel, bool forward) {

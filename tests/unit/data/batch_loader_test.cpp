@@ -45,7 +45,7 @@ TEST(LoadBatchTest, ARankHoldsItsRowsAndPositions) {
   EXPECT_THROW(LoadBatch(source, {}, Layout(2, 3, {1, 3}, {4}), 0, batch), InvariantError);
 }
 
-// Tokens are counted over the batch of a step, whatever the step, the microbatch and the rank.
+// Tokens are numbered over the batch of a step, independently of step, microbatch and rank.
 TEST(LoadBatchTest, TokensHaveNumbersInTheBatchForDropout) {
   CountingSource source(11, 4);
   BatchLayout layout = Layout(2, 3, {1, 3}, {3, 0});
@@ -127,7 +127,7 @@ TEST(BatchLoaderTest, GivesEveryStepInOrderFromAnyStart) {
   }
 }
 
-// Steps of 2, 2, 6, 6, 10, 10, ... sequences: together they are the positions in order, on two ranks of one row each.
+// Steps of 2, 2, 6, 6, 10, 10, ... sequences: together they are the positions in order, on two ranks with one row each.
 TEST(BatchLoaderTest, StepsOfARampFollowOneAnotherWithoutGaps) {
   const BatchRamp ramp(Deck::Batch{10, 1, 2, 4, 2});
   for (const int64_t first_step : {0, 1, 3, 5, 9}) {
@@ -156,7 +156,7 @@ TEST(BatchLoaderTest, ABatchStaysWhileTheNextIsRead) {
   BatchLoader loader(std::move(source), {0, Order::kSequential}, Layout(1, 2, {0, 2}, AllPositions(2)), BatchRamp(2),
                      0);
   const Batch& batch = loader.Next();
-  // Two rows a batch: batch 1 is read while batch 0 is in use, and no more than that.
+  // Two rows per batch: batch 1 is read while batch 0 is in use, and no more.
   while (reads.reads_ < 4) std::this_thread::yield();
   EXPECT_THAT(batch.microbatches[0].ids, ElementsAre(1000, 1001, 1002, 1003));
   std::this_thread::sleep_for(std::chrono::milliseconds(5));

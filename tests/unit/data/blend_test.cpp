@@ -29,7 +29,7 @@ TEST(Blend, WeightsBecomeWholeNumbers) {
   EXPECT_GT(tiny[1], int64_t{1} << 51);
 }
 
-/// After every number of samples, every source is within one of its share, and its positions rise by one.
+/// After every number of samples, every source is within one sample of its share, and its positions rise by one.
 void ExpectFair(const std::vector<int64_t>& weights, int64_t samples) {
   Turns turns(weights);
   int64_t total = 0;
@@ -77,7 +77,7 @@ TEST(Blend, TurnsDoNotDependOnWhatWasAskedBefore) {
       ASSERT_EQ(turn.position, all[n].position) << n;
     }
   }
-  // A billion positions on, a round of few turns costs nothing.
+  // A billion positions later, a round of few turns costs nothing.
   Turns far({7, 2, 1});
   int64_t first = 0;
   for (int64_t n = 2'000'000'000; n < 2'000'000'010; ++n) first += far.At(n).source == 0;

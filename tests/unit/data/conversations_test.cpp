@@ -1,4 +1,4 @@
-// Conversations: targets, packing, what is cut, indices, damage.
+// Conversations: targets, packing, cuts, indices, damage.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// "u:..|" of people, "a:...|" of the assistant, of which "...|" are targets.
+/// "u:..|" for people, "a:...|" for the assistant, of which "...|" are targets.
 std::shared_ptr<const ChatTemplate> SmallTemplate() {
   return std::make_shared<const ChatTemplate>(
       "t",
@@ -42,7 +42,7 @@ class ConversationsTest : public DataTest {
   }
 };
 
-/// Bytes of a sample, with - for tokens that are no target; padding is _.
+/// Bytes of a sample, with - for tokens that are not targets; padding is _.
 std::string Targets(const Sample& sample) {
   std::string text;
   for (size_t i = 0; i < sample.tokens.size(); ++i)

@@ -68,7 +68,7 @@ inline std::vector<int64_t> ReadDocuments(TokenSource& source, int64_t sample) {
   return out.documents;
 }
 
-/// Tokens 1000 + 0, 1, 2, ..., so that a value says its place; may be told to fail or to be slow.
+/// Tokens 1000 + 0, 1, 2, ..., so that a value tells its place; a test may make it fail or slow.
 class CountingSource final : public TokenSource {
  public:
   CountingSource(int64_t samples, int64_t seq_len) : samples_(samples), seq_len_(seq_len) {}

@@ -68,7 +68,7 @@ TEST_F(DocumentFileTest, LongDocumentsAndTheirEnds) {
     EXPECT_THAT(documents[1], ElementsAre(6, 7, 9));
     EXPECT_THAT(documents[2], ElementsAre(8));
   }
-  // The reader of jsonl says where documents begin, but need not say so of the first token that is asked for.
+  // The reader of jsonl reports where documents begin, but need not report it for the first requested token.
   for (const int64_t length : {65534, 65535, 65536, 131070, 131071}) {
     Write("b.jsonl", "{\"text\": \"" + std::string(static_cast<size_t>(length - 1), 'x') + "\"}\n{\"text\": \"yz\"}\n");
     const std::vector<Ids> documents = Tokens(Settings("b.jsonl"));

@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::ElementsAreArray;
 using testing::HasSubstr;
 
-/// Tokens: a, b, c, space and newline, "ab", and one that ends a text.
+/// Tokens: a, b, c, space and newline, "ab", and an end-of-text token.
 std::shared_ptr<const Tokenizer> SmallTokenizer() {
   return Tokenizer::FromBytes("t.json", R"({"version": "1.0", "truncation": null, "padding": null,
     "added_tokens": [{"id": 6, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false,
@@ -45,7 +45,7 @@ class DocumentsTest : public DataTest {
     std::ifstream file(Path(name), std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  /// How many indices that many ranks made, which all say the same.
+  /// Number of indices that the ranks made; all ranks agree on it.
   static int64_t Make(const DataSettings& settings, int ranks = 1) {
     std::vector<int64_t> made(static_cast<size_t>(ranks));
     EXPECT_THAT(OnRanks(ranks, [&](World& w) { made[static_cast<size_t>(w.Rank())] = MakeIndices(settings, w); }),
@@ -97,7 +97,7 @@ TEST_F(DocumentsTest, EveryDocumentOfManyBlocksIsWhereItBelongs) {
     tokens.insert(tokens.end(), document.begin(), document.end());
     tokens.push_back(0);
   }
-  // A line longer than what is read at once.
+  // A line longer than one read.
   text += nlohmann::json({{"body", std::string(700'000, '#')}}).dump() + "\n";
   documents.push_back(std::ssize(tokens));
   tokens.insert(tokens.end(), 700'000, '#');
@@ -151,7 +151,7 @@ TEST_F(DocumentsTest, AnIndexIsMadeOnceAndFollowsItsFile) {
   ASSERT_EQ(Indices().size(), 1u);
   EXPECT_EQ(OpenTokenSource(Settings("d.jsonl"))->tokens(), 10);
   EXPECT_EQ(OpenTokenSource({DataFormat::kText, {Path("*")}, 4, 256})->files().size(), 1u) << "globs do not see it";
-  // Damage is found, and the index is made again.
+  // Damage is found, and the index is remade.
   const std::string index = Path(Indices()[0]);
   for (const int byte : {3, 9, 33, 41, 57}) {
     std::fstream(index, std::ios::in | std::ios::out | std::ios::binary).seekp(byte).put('\x55');
@@ -159,7 +159,7 @@ TEST_F(DocumentsTest, AnIndexIsMadeOnceAndFollowsItsFile) {
   }
   fs::resize_file(index, 70);
   EXPECT_EQ(Make(Settings("d.jsonl")), 1);
-  // Other contents, another field: other indices.
+  // Other contents, or another field, give another index.
   Write("d.jsonl", "{\"text\": \"some text!\", \"body\": \"b of it\"}\n");
   EXPECT_EQ(OpenTokenSource(Settings("d.jsonl"))->tokens(), 11);
   DataSettings body = Settings("d.jsonl");
@@ -187,7 +187,7 @@ TEST_F(DocumentsTest, RanksShareTheFiles) {
 }
 
 /// Lines of odd lengths: with carriage returns, empty, longer than a block, and one longer than the share of a rank.
-/// Expects the tokens of their texts, a zero after each, in `tokens`. The last line has no newline.
+/// Appends the expected tokens, with a zero after each text, to `tokens`. The last line has no newline.
 std::string OddLines(std::vector<int32_t>& tokens) {
   std::string lines;
   for (int i = 0; i < 900; ++i) {
@@ -207,7 +207,7 @@ TEST_F(DocumentsTest, TheIndexIsTheSameForAnyNumberOfRanks) {
   const DataSettings settings = Settings("odd*.jsonl", 1009);
   std::vector<std::string> texts;
   for (const char* ending : {"", "\n", "\n\n\n", "\r\n  "}) texts.push_back(lines + ending);
-  // Ends on a multiple of a block, and one byte to either side.
+  // Ends at a multiple of a block, and one byte before and after.
   const size_t to_end = 32768 - lines.size() % 32768;
   for (const size_t spaces : {to_end - 1, to_end, to_end + 1}) texts.push_back(std::string(spaces, ' ') + lines);
   for (const std::string& text : texts) {
@@ -262,7 +262,7 @@ TEST_F(DocumentsTest, EveryRankNamesTheLine) {
                       fmt::format("d.jsonl: line {}: field \"text\" is a number, not a string", line))));
     EXPECT_THAT(Indices(), testing::IsEmpty());
   }
-  // Of several, the first.
+  // The first of several errors is reported.
   Write("d.jsonl", lines + "\n[]\n" + lines + "\n[]\n");
   for (const int ranks : {1, 2, 3, 5})
     EXPECT_THAT(OnRanks(ranks, [&](World& world) { MakeIndices(Settings("d.jsonl"), world); }),

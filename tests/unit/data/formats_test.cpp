@@ -55,7 +55,7 @@ std::string LlmqBytes(const std::vector<int32_t>& ids, const std::vector<int>& m
   return bytes + bits;
 }
 
-/// The index of sequences that follow one another.
+/// The index of consecutive sequences.
 std::string MegatronIndex(const std::vector<int32_t>& lengths, int code, int64_t width) {
   std::vector<int64_t> places;
   int64_t at = 0;
@@ -120,7 +120,7 @@ TEST_F(FormatsTest, EveryFormatGivesTheSameIds) {
   for (const char* name : {"gpt2.bin", "llama3.bin"}) ExpectIds(*Open(DataFormat::kLlmc, {name}), ids);
   for (const char* name : {"plain.bin", "masked.bin"}) ExpectIds(*Open(DataFormat::kLlmq, {name}), ids);
   for (const char* name : {"u16.h5", "i64.h5"}) ExpectIds(*Open(DataFormat::kHdf5, {name}), ids);
-  // Two files follow one another with nothing between them; three descriptors of HDF5 are never in the way.
+  // Two files follow one another with nothing between them; three descriptors of HDF5 are enough.
   std::vector<int32_t> twice = ids;
   twice.insert(twice.end(), ids.begin(), ids.end());
   ExpectIds(*Open(DataFormat::kHdf5, {"u16.h5", "i64.h5"}, 9), twice);

@@ -35,7 +35,7 @@ TEST(PermutationTest, IsThatOfTheDocument) {
 }
 
 TEST(PermutationTest, ScattersEvenly) {
-  // Of 1001 samples the first 100 positions of each of 200 epochs: every sample comes up about 20 times.
+  // The first 100 positions of 200 epochs over 1001 samples: every sample comes up about 20 times.
   std::vector<int> hits(1001);
   for (int64_t epoch = 0; epoch < 200; ++epoch) {
     const Permutation permutation(1001, 5, epoch);

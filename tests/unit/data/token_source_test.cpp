@@ -49,7 +49,7 @@ TEST_F(DataTest, GlobsFollowLinksButNotInCircles) {
   EXPECT_THAT(Expand({"a/**/*.txt"}), ElementsAre("a/b/t.txt", "a/side/u.txt"));
 }
 
-// Three folders, each with links to all three: 2^40 paths without a memory of where the walk has been.
+// Three folders, each with links to all three: 2^40 paths unless the walk remembers visited folders.
 TEST_F(DataTest, M12AWalkOverLinksBetweenFoldersEnds) {
   for (const char* folder : {"x", "y", "z"}) {
     Write(fmt::format("{}/{}.txt", folder, folder), "text");
@@ -181,7 +181,7 @@ int64_t BytesRead() {
 
 int64_t OpenDescriptors() { return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()); }
 
-// No rank reads the corpus at the start: what is read does not grow with it, and an id out of range is found when it is
+// No rank reads the corpus at the start: the bytes read do not grow with it, and an id out of range is found when it is
 // read.
 TEST_F(DataTest, MissionDIdsAreCheckedWhenTheyAreRead) {
   std::vector<int32_t> ids(1000, 7);
@@ -262,7 +262,7 @@ TEST_F(DataTest, H6AFingerprintTellsSizesContentsAndOrder) {
   EXPECT_NE(print({Path("two/*")}), first);
 }
 
-// Up to 4 MiB are read whole; of more both ends and 64 blocks.
+// Files up to 4 MiB are read whole; of larger ones both ends and 64 blocks.
 TEST_F(DataTest, H6AFingerprintSeesEveryByteOfASmallCorpus) {
   std::string bytes(900001, 'x');
   const std::string a = Write("a", bytes);

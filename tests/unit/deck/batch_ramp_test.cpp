@@ -1,4 +1,4 @@
-// The batch-size ramp: sizes, and sequences without gaps; what its keys must agree on.
+// The batch-size ramp: sizes, sequences without gaps, and relations of its keys.
 #include "espalier/deck/batch_ramp.hpp"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ TEST(BatchRamp, WithoutOneAllStepsAreEqual) {
   }
 }
 
-// The closed form is the sum: step t begins with the sequence after the last one of step t - 1.
+// The closed form equals the sum: step t begins with the sequence after the last one of step t - 1.
 TEST(BatchRamp, SequencesFollowOneAnotherWithoutGaps) {
   for (const BatchRamp& ramp : {RampOf(11, 2, 3, 2), RampOf(7, 1, 6, 3), RampOf(100, 1, 3, 7), RampOf(9, 9, 9, 4),
                                 RampOf(23, 1, 1, 1), RampOf(30, 6, 8, 5)}) {
@@ -86,7 +86,7 @@ TEST(BatchRamp, IsDescribedInWords) {
   EXPECT_EQ(Describe(BatchRamp(6)), "6 sequences a step");
 }
 
-// Small has batch.micro = 3 and ranks that are left open.
+// Small has batch.micro = 3 and an open number of ranks.
 TEST(BatchRampKeys, AllFaultsAreReportedAtOnce) {
   const std::string at = "command line: ";
   EXPECT_THAT(Errors({"batch.global=24", "batch.ramp_start=6", "batch.ramp_step=6"}), IsEmpty());

@@ -1,4 +1,4 @@
-// A checkpoint's deck beside the run's, and the effective deck that is printed.
+// Compares a checkpoint's deck with the run's; the effective deck that is printed.
 #include "espalier/deck/compare.hpp"
 
 #include <gmock/gmock.h>

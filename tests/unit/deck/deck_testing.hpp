@@ -1,4 +1,4 @@
-// A small deck as text, the errors it gives with overrides, and a folder of deck files.
+// A small deck as text, its errors with overrides, and a folder of deck files.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// run.epochs: how many steps passes over the data are, and that exactly one of both keys is set.
+// run.epochs: the number of steps in passes over data, and that exactly one of both keys is set.
 #include "espalier/deck/epochs.hpp"
 
 #include <gmock/gmock.h>
@@ -30,8 +30,8 @@ std::string WithoutSteps() {
 
 TEST(Epochs, WholeStepsThatFit) {
   EXPECT_EQ(StepsOf({"run.epochs=1"}, 120), 10);
-  EXPECT_EQ(StepsOf({"run.epochs=1"}, 131), 10);  // what is left is less than a step
-  EXPECT_EQ(StepsOf({"run.epochs=2"}, 131), 21);  // and goes on in the next pass
+  EXPECT_EQ(StepsOf({"run.epochs=1"}, 131), 10);  // the rest is less than a step
+  EXPECT_EQ(StepsOf({"run.epochs=2"}, 131), 21);  // and continues in the next pass
   EXPECT_EQ(StepsOf({"run.epochs=0.5"}, 120), 5);
   EXPECT_EQ(StepsOf({"run.epochs=0.29", "batch.global=1", "batch.micro=1"}, 100), 29);
 }
@@ -90,7 +90,7 @@ TEST(Epochs, OneOfBothIsSet) {
               ElementsAre(HasSubstr("opens no data (set run.steps)")));
 }
 
-// What comes later replaces the other key, as it replaces the same one.
+// A later setting replaces the other key, as it replaces the same key.
 TEST(Epochs, TheCommandLineReplacesTheOtherKey) {
   EXPECT_EQ(Loaded({"run.epochs=2"}).deck.run.steps, 0);
   const std::string epochs = WithoutSteps().insert(7, "epochs = 3\n");
@@ -98,7 +98,7 @@ TEST(Epochs, TheCommandLineReplacesTheOtherKey) {
   EXPECT_EQ(deck.run.steps, 4);
   EXPECT_FALSE(AwaitsData(deck));
   EXPECT_EQ(ParseDeck(epochs, "small", {}).deck.run.epochs, 3);
-  EXPECT_EQ(Small({"run.epochs=0"}).run.steps, 20);  // is no length
+  EXPECT_EQ(Small({"run.epochs=0"}).run.steps, 20);  // is not a length
 }
 
 // A checkpoint names the steps. One that was made before a run (import) may not know them yet.
@@ -115,7 +115,7 @@ TEST(Epochs, TheEffectiveDeckReadsBack) {
   EXPECT_EQ(more[0].Text(), "run.steps = 42 (from run.epochs = 2 of 252 samples), 40 in the checkpoint");
 }
 
-// Nothing is judged by a number of steps that is not known.
+// Nothing is judged by an unknown number of steps.
 TEST(Epochs, NoEffectIsJudgedBeforeTheyAreKnown) {
   const LoadedDeck loaded = Loaded({"run.epochs=2", "lr.warmup_steps=50", "lr.min_ratio=0.2"});
   EXPECT_THAT(SettingsWithoutEffect(loaded), IsEmpty());

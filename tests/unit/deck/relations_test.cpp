@@ -1,4 +1,4 @@
-// Relations between keys: what must divide what, limits of sizes, settings without effect.
+// Relations between keys: divisibility, limits of sizes, settings without effect.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST(Sizes, H3RealModelsPass) {
                          "model.ffn_dim=53248", "model.vocab=128256", "model.seq_len=8192", "batch.global=2048",
                          "batch.micro=1",       "parallel.pp=16",     "parallel.tp=8"};
   EXPECT_EQ(ResolveMesh(Small(large), 16384).Degree(Axis::kDpShard), 128);
-  // The same on one pipeline, with every microbatch a pass of its own.
+  // The same on one pipeline: then all microbatches pass through it.
   EXPECT_EQ(BatchOf(Small(large), ResolveMesh(Small(large), 256)).microbatches, 1024);
 }
 
@@ -283,7 +283,7 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cpu"}), SizeIs(2));
   EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cuda"}), IsEmpty());
   EXPECT_THAT(Idle({"model.rope_theta=7", "model.family=gpt2", "model.kv_heads=6"}), SizeIs(1));
-  // An effective deck sets every key: nothing is said of what is as it would be anyway.
+  // An effective deck sets every key: keys at their defaults are not reported.
   EXPECT_THAT(SettingsWithoutEffect(ParseDeck(EffectiveDeck(Small()), "again")), IsEmpty());
 }
 

@@ -48,7 +48,7 @@ TEST(ResolveMesh, EveryBrokenRelationWithItsNumbers) {
   EXPECT_THAT(MeshErrors({}, 3),
               ElementsAre("batch.global = 12: must be a multiple of batch.micro * dp_replicate * "
                           "dp_shard = 3 * 1 * 3 = 9 (allowed: 9, 18, 27, ...; set batch.global=18)"));
-  // What follows from an open dp_shard is not judged by a number of ranks that is wrong.
+  // Keys that depend on an open dp_shard are not checked with a wrong number of ranks.
   EXPECT_THAT(MeshErrors({"parallel.pp=2"}, 15), SizeIs(1));
   Deck deck = Small();
   deck.parallel.tp = 4;

@@ -31,7 +31,7 @@ TEST(Schema, EveryKeyHasAKnownSectionAndASentence) {
 }
 
 TEST(Schema, EveryKeyHasAFieldOfItsOwn) {
-  // Each key set alone to another value must be the only one that reads back differently.
+  // Each key set alone to another value must be the only difference after reading back.
   const Deck base = Small();
   for (const DeckKey& changed : DeckSchema()) {
     Deck deck = base;

@@ -1,4 +1,4 @@
-// Decks as text and as files: TOML, its damages, includes, encodings.
+// Decks as text and as files: TOML, damage, includes, encodings.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -155,7 +155,7 @@ std::string Dotted(int names) {
 }
 
 TEST(Errors, LongKeysAreRefusedBeforeTheyNest) {
-  // Whatever precedes the key; the last is in a string of many lines that another error makes a line of its own.
+  // Texts before the key; the last is in a multi-line string that another error turns into a separate line.
   for (const std::string before : {"", "[", "x = {", "x = [{y = \"\"\"z\"\"\"\"\", ", "x = {y = '\\', z = \"\\\"\", ",
                                    "\"#.=\".", "x = 1 # \"\n"}) {
     const std::string text = before + Dotted(100000) + " = 1";

@@ -1,4 +1,4 @@
-// Values of keys: one error per override, each with its place and what is allowed.
+// Values of keys: one error per override, each with its place and the allowed values.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ struct OverrideCase {
   const char* message;  ///< after "command line: "; empty: accepted
 };
 
-/// In ASCII: test reports are XML, which cannot hold every byte.
+/// In ASCII: test reports are XML, which cannot contain every byte.
 void PrintTo(const OverrideCase& c, std::ostream* out) {
   for (const char* p = c.text; *p != '\0'; ++p) *out << (*p >= ' ' && *p <= '~' ? *p : '?');
 }

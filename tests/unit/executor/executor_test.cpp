@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// ---- a program by hand: one line a value, one line an instruction
+// ---- a handwritten program: one line per value, one line per instruction
 // -------------------------------------------------------------
 
 /// Places every value at the next free offset; all of them are persistent, so that the test can look at them.
@@ -118,7 +118,7 @@ struct FakePrepared : PreparedComm {
   std::vector<CommInstruction> instructions;
 };
 
-/// "Communicates" by adding 100, slowly, in a thread per lane.
+/// "Communicates" by slowly adding 100, in a thread per lane.
 class FakeCommunication : public Communication {
  public:
   std::string fail_with;
@@ -382,7 +382,7 @@ TEST(Executor, WaitsOrderTheLanes) {
 }
 
 TEST(Executor, EveryStepTellsCommunicationByAxis) {
-  // compute: a -> tp: b (2 ms) -> compute: c, beside dp: d (2 ms). The compute lane waits for tp only.
+  // compute: a -> tp: b (2 ms) -> compute: c, in parallel with dp: d (2 ms). The compute lane waits for tp only.
   Builder b;
   const int x = b.Add("x", "f32[2]", ValueKind::kInput), a = b.Add("a", "f32[2]"), y = b.Add("y", "f32[2]");
   const int c = b.Add("c", "f32[2]"), d = b.Add("d", "f32[2]");
@@ -419,11 +419,11 @@ TEST(Executor, WaitsForCommunicationThatNobodyReads) {
   EXPECT_THAT(Floats(executor.At("v4")), ElementsAre(300, 300));
 }
 
-// ---- what is refused, and what fails
-// ---------------------------------------------------------------------------------------------
+// ---- refusals and failures
+// -----------------------------------------------------------------------------------------------------------
 
 TEST(Executor, TimesEveryInstructionOfOneStep) {
-  // compute: a -> tp: b (2 ms) -> compute: c, beside dp: d (2 ms).
+  // compute: a -> tp: b (2 ms) -> compute: c, in parallel with dp: d (2 ms).
   Builder b;
   const int x = b.Add("x", "f32[2]", ValueKind::kInput), a = b.Add("a", "f32[2]"), y = b.Add("y", "f32[2]");
   const int c = b.Add("c", "f32[2]"), d = b.Add("d", "f32[2]");

@@ -1,4 +1,4 @@
-// Versions of libraries against those of their headers.
+// Compares versions of libraries with the versions of their headers.
 #include "espalier/executor/library_versions.hpp"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The device that waits. Waiting guarantees lower bounds alone: no test asserts that something is quick.
+// The device that waits. Waiting only guarantees lower bounds: no test asserts that something is quick.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// metrics.jsonl read back: which steps count after restarts and rollbacks, and what happens to bad lines.
+// metrics.jsonl read back: which steps count after restarts and rollbacks, and the handling of bad lines.
 #include "espalier/history/run_history.hpp"
 
 #include <gmock/gmock.h>
@@ -82,7 +82,7 @@ TEST(RunHistory, OfEqualStepsTheLastCounts) {
   EXPECT_TRUE(history.resumptions.empty());
 }
 
-/// The example of tests/python/read_runs.py, which expects the same of espalier.read_metrics.
+/// The example of tests/python/read_runs.py, which expects the same from espalier.read_metrics.
 TEST(RunHistory, AgreesWithThePythonPackage) {
   const RunHistory history = Read(R"({"event":"start","first_step":1,"steps":9}
 {"step":1,"loss":5.5,"grad_norm":null,"note":"grad_norm is inf","step_ms":2000,"exposed_ms":null}
@@ -179,7 +179,7 @@ TEST(RunHistory, ListsTheFirstOfManyBadLines) {
   EXPECT_EQ(history.unread.back().line, 101);
 }
 
-/// If every line has a field of its own, the table of all steps and fields grows with the square of the file.
+/// If every line has a new field, the table of all steps and fields grows with the square of the file.
 TEST(StepColumns, HaveALimitOnTheirNumbers) {
   StepColumns columns(12);
   for (int64_t step = 1; step <= 3; ++step) columns.Set(columns.AddRow(step), {{fmt::format("f{}", step), 7.5}});

@@ -1,5 +1,5 @@
-// Safetensors: what is written is read again, all element types become fp32, and hostile headers are refused by what is
-// wrong with them.
+// Safetensors: written files are read back, all element types become fp32, and hostile headers are refused with the
+// reason.
 #include "espalier/huggingface/safetensors.hpp"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ class Safetensors : public testing::Test {
  protected:
   std::string Path(const std::string& name = "x.safetensors") const { return home_.path() + "/" + name; }
   void Write(const std::string& bytes) const { std::ofstream(Path(), std::ios::binary) << bytes; }
-  /// A file with this header and so many bytes of data.
+  /// A file with this header and `data` bytes of data.
   void WriteFile(const std::string& header, size_t data) const {
     const auto length = static_cast<uint64_t>(header.size());
     std::string bytes(sizeof length, '\0');
@@ -41,7 +41,7 @@ class Safetensors : public testing::Test {
       return error.what();
     }
   }
-  /// What Read makes of raw bytes.
+  /// The values that Read returns for raw bytes.
   std::vector<float> Floats(const char* dtype, const std::string& data, int64_t count) const {
     Write("");
     const std::string header =

@@ -1,4 +1,4 @@
-// Attention with any mask, in zigzag order, hop by hop on a ring; its adjoint and merge.
+// Attention with any mask, in zigzag order, hop by hop on a ring; its gradient and merge.
 #include <fmt/format.h>
 
 #include "fixture.hpp"
@@ -23,9 +23,9 @@ const Heads kHeads[] = {
     {1, 0, 5, 2, 1, 16},
     {1, 5, 0, 2, 1, 16, 0, 0, 0},
     {1, 63, 130, 2, 2, 10, 67, 0},    // queries are the last of the keys
-    {1, 70, 133, 2, 1, 8, 40, 0},     // keys beyond the last query
+    {1, 70, 133, 2, 1, 8, 40, 0},     // keys after the last query
     {2, 33, 65, 2, 2, 16, 10, 31},    // the first queries see nothing
-    {1, 20, 30, 2, 2, 16, 0, 100},    // nobody sees anything
+    {1, 20, 30, 2, 2, 16, 0, 100},    // no query sees a key
     {1, 65, 129, 3, 1, 16, 0, 0, 0},  // not causal
     // Zigzag order: the queries of one rank, or of all.
     {1, 66, 132, 2, 1, 16, 0, 0, 1, 2, 132},
@@ -33,8 +33,8 @@ const Heads kHeads[] = {
     {1, 22, 66, 2, 2, 10, 22, 0, 1, 3, 66},
     {1, 264, 264, 2, 1, 16, 0, 0, 1, 4, 264},
     {1, 6, 12, 3, 3, 34, 6, 0, 0, 2, 12},
-    // Blocks of a ring: one's own, an earlier rank's, a later one's; chunks that fill blocks of the kernel and that do
-    // not.
+    // Blocks of a ring: the rank's own, an earlier rank's, a later one's; chunks that fill blocks of the kernel, and
+    // others.
     {1, 140, 140, 2, 1, 16, 0, 0, 1, 2, 280, 0},
     {1, 140, 140, 2, 2, 16, 140, 140, 1, 2, 280, 0},
     {2, 66, 66, 2, 1, 10, 66, 66, 1, 3, 198, 1},
@@ -70,7 +70,7 @@ std::vector<Heads> AllHeads() {
 TEST_P(Kernels, Attention) {
   for (const Heads& h : AllHeads()) {
     const Case c = AttentionCase(random_, T(), h);
-    // |v| <= 1 bounds o. Scores are sums of head_dim products up to 4; bf16 rounds probabilities.
+    // |v| <= 1 bounds o. Scores are sums of head_dim terms up to 4; bf16 rounds probabilities.
     const double scores = SumBound(h.head_dim, 4 / std::sqrt(double(h.head_dim)));
     Check(c, 4 * scores + SumBound(h.keys, 1) + (T() == kBf16 ? 1.0 / 256 : 0));
   }
@@ -87,7 +87,7 @@ TEST_P(Kernels, AttentionGrad) {
   }
 }
 
-/// The same call with q, k and v in columns of one tensor, and their gradients likewise.
+/// The same call with q, k and v in columns of one tensor, and their gradients in columns of another.
 Case JoinedAttention(const Case& apart) {
   const std::vector<OwnedTensor> qkv(apart.inputs.begin(), apart.inputs.begin() + 3);
   Case joined{apart.op, {SideBySide(qkv)}, apart.outputs, WithColumns(apart.attributes, qkv)};
@@ -96,8 +96,7 @@ Case JoinedAttention(const Case& apart) {
   return joined;
 }
 
-// Grouped heads or not, documents, windows, heads that libraries take and heads that they do not: the bits of three
-// tensors.
+// Grouped heads or not, documents, windows, heads that libraries support and others: the same bits as three tensors.
 TEST_P(Kernels, AttentionOfJoinedHeads) {
   for (const Heads& h : {Heads{2, 17, 17, 3, 3, 6},
                          {1, 127, 127, 6, 2, 34},
@@ -119,7 +118,7 @@ TEST_P(Kernels, AttentionOfJoinedHeads) {
   }
 }
 
-// The numbers of the reference itself: a causal query of equal scores averages the values that it sees.
+// The numbers of the reference itself: a causal query with equal scores averages the values that it sees.
 TEST(KernelsAttention, AQuerySeesItsWindowAndItsDocument) {
   constexpr int64_t kLength = 9;
   const auto averages = [&](int64_t window, std::vector<int> first_keys) {
@@ -146,7 +145,7 @@ TEST(KernelsAttention, AQuerySeesItsWindowAndItsDocument) {
   averages(2, {0, 1, 1, 1, 4, 4, 6, 6, 6});
 }
 
-// A key that is hidden changes no bit of what does not see it, however large it is.
+// A hidden key, however large, changes no bit of a query that does not see it.
 TEST_P(Kernels, HiddenTokensChangeNothing) {
   for (const Heads& h : {Heads{1, 200, 200, 2, 1, 16, 0, 0, 1, 1, 0, -1, 0, 2},
                          {1, 200, 200, 2, 1, 16, 0, 0, 1, 1, 0, -1, 50},
@@ -168,7 +167,7 @@ TEST_P(Kernels, HiddenTokensChangeNothing) {
   }
 }
 
-/// Parts of one softmax, the first rows of the one or the other, or of both, without keys.
+/// Parts of one softmax; the first rows of one part, or of both, have no keys.
 Case MergeCase(Random& random, Dtype type, const Heads& h) {
   const Shape rows = {h.batch, h.queries, h.heads * h.head_dim}, sums = {h.batch, h.heads, h.queries};
   Case c{"attention_merge",
@@ -188,8 +187,8 @@ TEST_P(Kernels, AttentionMerge) {
   }
 }
 
-/// The relative rounding error of bf16: probabilities are rounded before the matmul with the values and, where a
-/// library computes attention block by block, each block's results before they are combined in fp32.
+/// The relative rounding error of bf16: probabilities are rounded before the matmul with the values and, if a library
+/// computes attention block by block, each block's results are rounded before they are combined in fp32.
 constexpr double kBf16Rounding = 1.0 / 256;
 
 TEST(KernelsAttention, InZigzagOrder) {
@@ -199,7 +198,7 @@ TEST(KernelsAttention, InZigzagOrder) {
     const std::vector<OwnedTensor> tested = c.Tested(), reference = c.Reference();
     const std::string what = fmt::format("cp {}, queries {}, keys {}, hop {}", h.cp, h.query_start, h.keys, h.hop);
     const double scores = SumBound(h.head_dim, 4 / std::sqrt(double(h.head_dim))), sums = SumBound(h.keys, 1);
-    // Probabilities and the weights of parts are 1 together, and |v| <= 1.
+    // Probabilities and the weights of parts sum to 1, and |v| <= 1.
     ExpectNear(tested[0], reference[0], 2 * kBf16Rounding + 4 * scores + sums, "o, " + what);
     ExpectNear(tested[1], reference[1], 4 * scores + sums, "lse, " + what);
     EXPECT_TRUE(c.Tested()[0].SameBits(tested[0])) << what;
@@ -217,7 +216,7 @@ TEST(KernelsAttention, InZigzagOrder) {
   }
 }
 
-/// A sequence on `cp` ranks of a ring, each merging its blocks hop by hop, and adding up what it finds of gradients.
+/// A sequence on `cp` ranks of a ring, each of which merges its blocks hop by hop, and adds up its gradients.
 struct RingCase {
   Dtype type;
   int64_t window;
@@ -235,7 +234,7 @@ TEST_P(KernelsRing, IsTheWhole) {
   const std::vector<OwnedTensor> expected = forward.Reference(), gradients = backward.Reference();
   const double rounding = type == kBf16 ? kBf16Rounding : 0;
   const auto bound = [&](const OwnedTensor& x) { return 1e-4 + (4 + kCp) * rounding * x.Largest(); };
-  // Keys of another rank are in the place of the rank's own.
+  // Keys of another rank replace the rank's own.
   const auto part = [&](const OwnedTensor& x, int64_t of, int64_t rank) {
     OwnedTensor y(x.dtype(), {1, kPart, x.shape()[2]}, {0, rank * kPart, 0});
     for (int64_t i = 0; i < y.Count(); ++i) y.Set(i, x[of * y.Count() + i]);

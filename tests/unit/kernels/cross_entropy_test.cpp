@@ -41,7 +41,7 @@ TEST_P(Kernels, LogitsSumFindsTheMaximum) {
   }
 }
 
-/// One op for the sum and the gradient, against two: bitwise, in place and beside the logits, with and without a
+/// One op for the sum and the gradient, against two: bitwise, in place and in separate memory, with and without a
 /// z-loss. Rows of 60013 do not fit into a multiprocessor's shared memory.
 TEST_P(Kernels, LossWithItsGradientIsTheTwoOps) {
   for (int64_t width : {1, 17, 127, 5003, 60013}) {
@@ -65,7 +65,7 @@ TEST_P(Kernels, LossWithItsGradientIsTheTwoOps) {
   }
 }
 
-/// The rows of a case twice: with logits as they are, and so large that log Z is far from 0.
+/// The rows of a case twice: with unchanged logits, and with logits so large that log Z is far from 0.
 TEST_P(Kernels, ZLoss) {
   for (int64_t width : {1, 17, 127, 5003}) {
     for (double c : {1e-4, 0.3}) {

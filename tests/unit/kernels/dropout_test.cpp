@@ -1,5 +1,5 @@
 // Dropout of rows of tokens and of probabilities: which elements are kept (src/kernels/dropout.hpp, doc/numerics.md),
-// and that no element depends on the shard that holds it.
+// and that elements do not depend on their shard.
 #include "espalier/util/philox.hpp"
 #include "fixture.hpp"
 
@@ -24,7 +24,7 @@ OwnedTensor StepTensor() {
   step.Set(0, kStep);
   return step;
 }
-/// Numbers of tokens: of sequences of `length`, at these positions; large numbers are negative in 32 bits.
+/// Token numbers of sequences of `length`, at these positions; large numbers are negative in 32 bits.
 OwnedTensor Tokens(int64_t batch, int64_t rows, int64_t start, int64_t length, int64_t first = 0) {
   OwnedTensor tokens(Dtype::kI32, {batch, rows});
   for (int64_t i = 0; i < tokens.Count(); ++i)
@@ -60,7 +60,7 @@ TEST_P(Kernels, DropoutKeepsWhatIsDocumented) {
   }
 }
 
-// The rows and columns of a shard are those of the whole.
+// A shard's rows and columns are dropped as in the whole tensor.
 TEST_P(Kernels, DropoutOfAShardIsThatOfTheWhole) {
   constexpr int64_t kRows = 24, kWidth = 40;
   const OwnedTensor x = Real({2, kRows, kWidth}), whole = DropoutCase(x, Tokens(2, kRows, 0, kRows), 0.4).Tested()[0];
@@ -76,7 +76,7 @@ TEST_P(Kernels, DropoutOfAShardIsThatOfTheWhole) {
   }
 }
 
-/// The share of elements that are kept, and of neighbours that are both kept.
+/// The share of kept elements, and of neighbours that are both kept.
 struct Shares {
   double kept = 0, both_in_row = 0, both_in_column = 0;
 };
@@ -93,7 +93,7 @@ Shares SharesOf(const OwnedTensor& y, int64_t rows, int64_t width) {
   return {s.kept / count, s.both_in_row / count, s.both_in_column / count};
 }
 
-// Within six standard deviations of a quarter of a million draws.
+// Within six standard deviations for a quarter of a million draws.
 TEST_P(Kernels, DropoutIsFairAndNeighboursAreIndependent) {
   constexpr int64_t kRows = 512, kWidth = 512;
   OwnedTensor x(T(), {1, kRows, kWidth});
@@ -160,8 +160,8 @@ TEST_P(Kernels, AttentionGradWithDropout) {
   }
 }
 
-// Values that are unit vectors show the probabilities: those of kept keys are divided by 1 - rate, the others are 0,
-// and lse does not change.
+// Values that are unit vectors show the probabilities: probabilities of kept keys are divided by 1 - rate, the others
+// are 0, and lse does not change.
 TEST_P(Kernels, AttentionDropsTheDocumentedProbabilities) {
   constexpr int64_t kLength = 32, kHeads = 2, kFirstHead = 3;
   const double rate = 0.4;
@@ -181,7 +181,7 @@ TEST_P(Kernels, AttentionDropsTheDocumentedProbabilities) {
   }
 }
 
-// With the mask as it is, the gradient is the slope of a weighted sum of the results.
+// With a fixed mask, the gradient is the slope of a weighted sum of the results.
 TEST(KernelsDropout, GradientsAreFiniteDifferences) {
   Random random;
   const Case forward = DropoutAttention(random, kF32, {1, 9, 9, 4, 2, 6}, 0.35);
@@ -205,7 +205,7 @@ TEST(KernelsDropout, GradientsAreFiniteDifferences) {
     }
 }
 
-// The same sequence whole and as a rank's part of a ring, in zigzag order, has the same probabilities dropped.
+// The same sequence, whole and as a rank's part of a ring in zigzag order, has the same probabilities dropped.
 TEST_P(Kernels, DropoutOfARingIsThatOfTheWhole) {
   constexpr int64_t kLength = 64, kCp = 2, kHeadDim = 8;
   const double rate = 0.5;

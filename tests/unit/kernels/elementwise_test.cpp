@@ -1,4 +1,4 @@
-// Kernels that treat every element alone: sums, gates, casts and rotations.
+// Elementwise kernels: sums, gates, casts and rotations.
 #include "fixture.hpp"
 
 namespace espalier::testing {
@@ -19,7 +19,7 @@ TEST_P(Kernels, Rope) {
   }
 }
 
-// Queries and keys in columns of one tensor are rotated as by themselves; the values beside them stay.
+// Queries and keys in columns of one tensor are rotated as in separate tensors; the values in the other columns stay.
 TEST_P(Kernels, RopeOfJoinedHeads) {
   for (int64_t e : {2, 6, 64}) {
     const OwnedTensor table = F32({17, e});

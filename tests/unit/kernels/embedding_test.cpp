@@ -1,4 +1,4 @@
-// Rows of tables by token id and by position, and their adjoints.
+// Rows of tables by token id and by position, and their gradients.
 #include "fixture.hpp"
 
 namespace espalier::testing {
@@ -23,8 +23,7 @@ TEST_P(Kernels, EmbeddingGrad) {
   }
 }
 
-// Tokens of a row, or of some neighbouring rows of a large table, that are more than a device's lists and rounds of
-// loads hold.
+// Tokens of one row, or of some neighbouring rows of a large table, that exceed a device's lists and rounds of loads.
 TEST_P(Kernels, EmbeddingGradOfFrequentTokens) {
   for (const auto& [rows, d, ids] : {std::tuple{4, 20, 4}, std::tuple{16400, 4, 200}}) {
     for (bool accumulate : {false, true}) {

@@ -1,4 +1,4 @@
-// Values in fp8, their scales, and matmuls of them.
+// Values in fp8, their scales, and their matmuls.
 #include "kernels/fp8.hpp"
 
 #include <cmath>
@@ -48,7 +48,7 @@ uint8_t Nearest(const std::vector<float>& values, float magnitude) {
   return static_cast<uint8_t>(up < down || (up == down && code % 2 == 0) ? code : code - 1);
 }
 
-// All bf16 values, the values halfway to the next one, and those just beside both.
+// All bf16 values, the values halfway to the next one, and their nearest neighbours.
 TEST(Fp8, RoundsToNearestEvenAndSaturates) {
   for (Dtype format : kFormats) {
     const std::vector<float> values = ValuesOf(format);
@@ -101,7 +101,7 @@ constexpr Spec kTokens[] = {{"bsk->bsk,y", false, false},
 constexpr Spec kWeights[] = {
     {"nk->nk,y", false, false}, {"nk->kn,y", true, false}, {"nk->nk,ny", false, true}, {"nk->kn,ky", true, true}};
 
-/// A call with its outputs. Columns differ in size, so that scales do.
+/// A call with its outputs. Columns have different magnitudes, and so different scales.
 Case QuantizeCase(const Spec& spec, Dtype format, OwnedTensor x) {
   const int64_t width = x.shape().back();
   Shape stored = x.shape(), scales;
@@ -158,7 +158,7 @@ TEST(KernelsFp8, ZerosHaveScaleOneAndWhatIsNotFiniteStaysVisible) {
   }
 }
 
-// Against sums in fp64 of the quantized values, which are exact.
+// Compared with fp64 sums of the quantized values, which are exact.
 TEST(KernelsFp8, MatmulsMultiplyWhatWasQuantized) {
   Random random;
   const auto e4m3 = Dtype::kF8E4M3, e5m2 = Dtype::kF8E5M2;
@@ -195,7 +195,7 @@ TEST(KernelsFp8, MatmulsMultiplyWhatWasQuantized) {
     }
 }
 
-// Shards of a rank are rounded as the whole is, but for what underflows: scales are powers of two.
+// A rank's shards are rounded like the whole tensor, except for underflow: scales are powers of two.
 TEST(KernelsFp8, AShardIsRoundedAsTheWhole) {
   Random random;
   for (Dtype format : kFormats) {

@@ -59,7 +59,7 @@ TEST_P(Kernels, Matmul) {
   }
 }
 
-/// Rows of a matrix, as a tensor of its own.
+/// Rows of a matrix, as a separate tensor.
 Tensor RowsOf(const OwnedTensor& x, int64_t first, int64_t count) {
   Tensor rows = x.View();
   rows.data = rows.As<std::byte>() + first * rows.shape[1] * SizeOf(rows.dtype);
@@ -67,7 +67,7 @@ Tensor RowsOf(const OwnedTensor& x, int64_t first, int64_t count) {
   return rows;
 }
 
-/// The rows of a matrix in parts, neighbours in memory.
+/// The rows of a matrix in parts that are adjacent in memory.
 std::vector<Tensor> PartsOf(const OwnedTensor& x, const std::vector<int64_t>& counts) {
   std::vector<Tensor> parts;
   int64_t first = 0;
@@ -78,7 +78,7 @@ std::vector<Tensor> PartsOf(const OwnedTensor& x, const std::vector<int64_t>& co
   return parts;
 }
 
-// Several weights are one with all their rows.
+// Several weights act as one with all their rows.
 TEST_P(Kernels, JoinedMatmul) {
   const int64_t rows = 13, k = 31;
   for (const std::vector<int64_t>& counts : {std::vector<int64_t>{3, 5}, {34, 17, 9}, {1, 1, 200}}) {

@@ -19,7 +19,7 @@ Case DirectionCase(int64_t n, bool nesterov, double apply = 1) {
           {{{"beta", 0.9}, {"nesterov", nesterov ? 1.0 : 0.0}}, {}}};
 }
 
-/// The state is updated in place: the output holds what the input does.
+/// The state is updated in place: the output starts with the contents of the input.
 Case InPlace(Case c, size_t output, size_t input) {
   c.outputs[output] = c.inputs[input];
   return c;

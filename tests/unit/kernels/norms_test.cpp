@@ -38,7 +38,7 @@ TEST_P(Kernels, LayerNorm) {
   }
 }
 
-/// The ops of RMSNorm in two steps on rows of `width`: of whole rows, or of three heads each.
+/// The ops of RMSNorm in two steps on rows of `width`: whole rows, or three heads each.
 struct TwoSteps {
   Case squares, norm, norm_grad, squares_of_norm, squares_grad, weight_grad;
 };
@@ -46,7 +46,7 @@ struct TwoSteps {
 TwoSteps NormInTwoSteps(Random& random, Dtype type, int64_t width, bool heads) {
   const int64_t columns = heads ? 3 * width : width;
   const Shape rows = {2, 11, columns}, sums = heads ? Shape{2, 11, 3} : Shape{2, 11};
-  // Whole rows are wider than the part of them that is here.
+  // The shard has only part of each whole row.
   Attributes a{{{"eps", 1e-5}, {"width", heads ? double(width) : 2.0 * double(width)}}, {}};
   if (heads) a.numbers["head_dim"] = double(width);
   const OwnedTensor x = random.Real(type, rows), w = random.Real(type, {width}, 0.5, 2), dy = random.Real(type, rows),
@@ -88,7 +88,7 @@ TEST_P(Kernels, RmsNormInTwoSteps) {
   }
 }
 
-// With one rank and whole rows both steps together are rms_norm, and so are their gradients.
+// With one rank and whole rows both steps together equal rms_norm, and so do their gradients.
 TEST_P(Kernels, BothStepsAreRmsNorm) {
   const OwnedTensor x = Real({2, 5, 33}), w = Real({33}, 0.5, 2), dy = Real({2, 5, 33}), y = Empty(T(), {2, 5, 33});
   const Attributes a{{{"eps", 1e-5}, {"width", 33}}, {}};
@@ -106,8 +106,8 @@ TEST_P(Kernels, BothStepsAreRmsNorm) {
   }
 }
 
-/// Both gradients of a norm in one op, against two ops: bitwise. `input` is the gradient in x, `weight` that in the
-/// weight, which ignores the inputs w and addend.
+/// Both gradients of a norm in one op, against two ops: bitwise. `input` is the gradient of x, `weight` the gradient of
+/// the weight, which ignores the inputs w and addend.
 void ExpectBitsOfTwoOps(const Case& input, const Case& weight, const std::string& both, bool accumulate) {
   Case one = input, apart = weight;
   one.op = both;
@@ -127,7 +127,7 @@ void ExpectBitsOfTwoOps(const Case& input, const Case& weight, const std::string
   if (input.inputs.size() > addend) CheckInPlace(one, 0, addend);
 }
 
-/// 663 rows are parts of unequal size. Of 25100 columns the sums do not fit into a multiprocessor's shared memory.
+/// 663 rows are parts of unequal size. The sums of 25100 columns do not fit into a multiprocessor's shared memory.
 TEST_P(Kernels, BothGradientsOfANormAreTheTwoOps) {
   for (const Shape& shape :
        {Shape{2, 33, 1}, Shape{2, 33, 17}, Shape{3, 221, 65}, Shape{2, 65, 128}, Shape{1, 3, 25100}}) {
@@ -176,7 +176,7 @@ OwnedTensor Added(const OwnedTensor& a, const OwnedTensor& b) {
   return Case{"add", {a, b}, {OwnedTensor(a.dtype(), a.shape())}}.Tested()[0];
 }
 
-// A sum that is fused into a norm, or into its gradient, has the bits of an op of its own.
+// A sum that is fused into a norm, or into its gradient, has the bits of a separate op.
 TEST_P(Kernels, NormsWithAddend) {
   for (const char* kind : {"rms_norm", "layer_norm"}) {
     for (int64_t d : {1, 3, 17, 65, 127, 768}) {

@@ -1,4 +1,4 @@
-// What runs once per step: accumulation, norm and clipping, AdamW.
+// Ops that run once per step: accumulation, norm and clipping, AdamW.
 #include "copy_cases.hpp"
 #include "fixture.hpp"
 
@@ -145,7 +145,7 @@ TEST(KernelsOptimizer, AdamwWithAFactorOfTheRate) {
   }
 }
 
-// However tensors are split among threads and blocks, an element's bits are those of its tensor alone.
+// However tensors are split among threads and blocks, an element has the bits that its tensor has alone.
 TEST(KernelsOptimizer, AdamwOfManyTensors) {
   const std::vector<int64_t> tensors = {1, 4097, 0, 17, 40001, 3, 4096, 16385, 127};
   for (int decaying : {0, 4, 9}) {

@@ -1,4 +1,4 @@
-// Moments of bf16: what is rounded by which random bits (src/kernels/stochastic_rounding.hpp, doc/numerics.md).
+// bf16 moments: which values are rounded by which random bits (src/kernels/stochastic_rounding.hpp, doc/numerics.md).
 #include <cstdio>
 
 #include "copy_cases.hpp"
@@ -56,8 +56,8 @@ Case RoundedCase(const std::vector<Shard>& tensors, int decaying, double apply =
   return c;
 }
 
-/// The share of elements with other bits than the reference's: its fp32 differs in the last bits, which rarely matters.
-/// With other random bits it would be half of them.
+/// The share of elements whose bits differ from the reference's: the fp32 results differ in the last bits, which rarely
+/// matters. With other random bits half of the elements would differ.
 void ExpectSameRounding(const OwnedTensor& tested, const OwnedTensor& reference) {
   int64_t other = 0;
   for (int64_t i = 0; i < tested.Count(); ++i) other += tested[i] != reference[i] ? 1 : 0;
@@ -81,12 +81,12 @@ TEST(KernelsRounding, AdamwIsTheReferences) {
 
 TEST(KernelsRounding, CopiesAreOfTheMaster) { CheckCopies(RoundedCase(kShards, 2), 3); }
 
-// Exactly what doc/numerics.md says: with no gradient the first moment is beta1 times itself.
+// As in doc/numerics.md: with no gradient the first moment is beta1 times itself.
 TEST(KernelsRounding, BitsAreTheDocumentedOnes) {
   const Shard shard = {{37, 19}, {100, 6}};
   Case c = RoundedCase({shard}, 0, 1, 12345);
   c.attributes.numbers["beta1"] = 0.5;
-  c.attributes.numbers["beta2"] = 0.75;  // of 8 bits by 2: exact in fp32
+  c.attributes.numbers["beta2"] = 0.75;  // values of 8 bits times 2 bits: exact in fp32
   Fill(c.inputs[7], 0);
   Fill(c.outputs[1], 0);
   for (const std::vector<OwnedTensor>& results : {c.Tested(), c.Reference()})
@@ -98,7 +98,7 @@ TEST(KernelsRounding, BitsAreTheDocumentedOnes) {
     }
 }
 
-/// The box of a matrix as a tensor of its own.
+/// The box of a matrix as a separate tensor.
 OwnedTensor BoxOf(const OwnedTensor& whole, const Shard& box) {
   OwnedTensor part(whole.dtype(), box.shape, box.start);
   const int64_t columns = whole.shape().back();
@@ -135,7 +135,7 @@ void ExpectEqualOnBoxes(const Case& c) {
 
 TEST(KernelsRounding, AShardHasTheBitsOfTheWhole) { ExpectEqualOnBoxes(RoundedCase({{{61, 70}, {0, 0}}}, 1)); }
 
-// However tensors are merged, split among threads and aligned, an element's bits are those of its tensor alone.
+// However tensors are merged, split among threads and aligned, an element has the bits that its tensor has alone.
 TEST(KernelsRounding, MergedTensorsKeepTheirBits) {
   const std::vector<Shard> tensors = {{{1}, {0}},    {{4097}, {9}},        {{0, 5}, {3, 0}}, {{129, 65}, {2, 3}},
                                       {{3}, {1021}}, {{30000, 2}, {0, 0}}, {{127}, {0}}};
@@ -174,8 +174,8 @@ double Mean(const OwnedTensor& x) {
   return sum / static_cast<double>(x.Count());
 }
 
-// The second moment of a parameter that gets no gradient any more falls as it should, in the mean. Rounded to nearest
-// it would stay 1 for ever.
+// The second moment of a parameter without further gradients decays correctly in the mean. Rounded to nearest it would
+// stay 1 for ever.
 TEST(KernelsRounding, ASecondMomentDecaysInTheMean) {
   constexpr int64_t kElements = 4096;
   constexpr int kSteps = 300;
@@ -188,12 +188,13 @@ TEST(KernelsRounding, ASecondMomentDecaysInTheMean) {
     c.inputs[1].Set(0, step);
     c.outputs = c.Tested();
   }
-  // The deviation of an element is at most sqrt(kSteps p (1 - p)) / 256 with p = 0.256, that of the mean 1/64 of it.
+  // The deviation of an element is at most sqrt(kSteps p (1 - p)) / 256 with p = 0.256, the deviation of the mean 1/64
+  // of it.
   EXPECT_NEAR(Mean(c.outputs[2]), std::pow(kBeta, kSteps), 6 * std::sqrt(kSteps * 0.19) / 256 / 64);
   EXPECT_EQ(ToFloat(ToBf16(kBeta * 1.0f)), 1.0f) << "to nearest";
 }
 
-// Rounded up with the probability of the distance, whatever moment, row, column and step.
+// Rounding up has the probability of the distance, for any moment, row, column and step.
 TEST(KernelsRounding, IsEven) {
   constexpr int64_t kRows = 64, kColumns = 1024;
   for (double share : {0.1, 0.5, 0.9}) {

@@ -1,5 +1,5 @@
-// One table of the kernels that work row by row or element by element, shared by the tests, which run them at odd
-// widths and alignments, and by the benchmark, which runs them at the extents of a model.
+// One table of the kernels that work row by row or element by element. The tests run them at odd widths and alignments,
+// the benchmark at the extents of a model.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ struct RowMaker {
   OwnedTensor W() { return Real({width}); }                                   ///< a weight or bias
   OwnedTensor Y() const { return OwnedTensor(type, Rows()); }                 ///< rows of a result
   OwnedTensor DW() { return F32({width}); }                                   ///< a weight's gradient
-  OwnedTensor Row() const { return OwnedTensor(kF32, lead); }                 ///< one number per row, of a result
+  OwnedTensor Row() const { return OwnedTensor(kF32, lead); }                 ///< one number per row of a result
   OwnedTensor Each(double low, double high) { return F32(lead, low, high); }  ///< one number per row
   OwnedTensor F32(Shape shape, double low = -1, double high = 1) {
     return random.Real(kF32, std::move(shape), low, high);
@@ -39,11 +39,11 @@ struct RowMaker {
   Shape HeadRows(int64_t head_dim) const { return {lead[0], lead[1], heads * head_dim}; }
 };
 
-/// Which extent of a model the rows have in the benchmark.
+/// The extent of a model that rows have in the benchmark.
 enum class Width { kModel, kFfn, kVocab, kHead, kHalfHead };
 
 struct RowKernel {
-  std::string name;  ///< of the benchmark: the op's, or the op's and what is special
+  std::string name;  ///< name of the benchmark: the op's, or the op's and the special case
   Width width;
   std::function<Case(RowMaker&)> make;
   std::function<double(Dtype, int64_t width)> absolute;  ///< the largest absolute error

@@ -7,13 +7,13 @@
 
 namespace espalier::testing {
 
-// Here for the tests of all files.
+// Instantiates the tests of all files.
 INSTANTIATE_TEST_SUITE_P(, Kernels, ::testing::Values(kF32, kBf16),
                          [](const auto& type) { return std::string(Name(type.param)); });
 
 namespace {
 
-// Rows that are, and are not, whole packs of 16 bytes; tensors at multiples of 16 bytes, and one element after them.
+// Rows that are whole packs of 16 bytes, and others; tensors at multiples of 16 bytes, and one element after them.
 TEST_P(Kernels, RowsOfAnyWidthAnywhere) {
   for (int64_t width : {1, 7, 33, 64, 1025, 1032}) {
     for (const RowKernel& kernel : RowKernels()) {
@@ -25,7 +25,7 @@ TEST_P(Kernels, RowsOfAnyWidthAnywhere) {
       for (std::vector<OwnedTensor>* tensors : {&shifted.inputs, &shifted.outputs})
         for (OwnedTensor& x : *tensors) x = x.Shifted(1);
       Check(shifted, absolute);
-      shifted.inputs[0] = c.inputs[0];  // only one tensor where packs may be
+      shifted.inputs[0] = c.inputs[0];  // shift only one tensor that may have packs
       Check(shifted, absolute);
       if (HasFatalFailure()) return;
     }

@@ -1,4 +1,4 @@
-// Boxes cut out of a tensor, and put into a larger one.
+// Cuts boxes out of a tensor, and puts them into a larger one.
 #include "fixture.hpp"
 
 namespace espalier::testing {
@@ -14,7 +14,8 @@ TEST_P(Kernels, Slice) {
   EXPECT_THROW(c.Tested(), InvariantError);
 }
 
-// Whole inner dims are one long row, which many of a device's blocks share; many rows leave them none to share.
+// Whole inner dims are one long row, which many of a device's blocks share; with many rows no blocks are left to share
+// one.
 TEST_P(Kernels, SliceOfLongRows) {
   for (int64_t d : {1000, 1001}) {
     const OwnedTensor x = Real({2, 5, d});
@@ -43,7 +44,7 @@ TEST_P(Kernels, Pad) {
   EXPECT_TRUE(c.Tested()[0].SameBits(c.Reference()[0]));
 }
 
-// Rows 4 to 9 of [3,5,d] lie in two sequences; widths that fill 16 bytes, and odd ones.
+// Rows 4 to 9 of [3,5,d] are in two sequences; widths that fill 16 bytes, and odd ones.
 TEST_P(Kernels, ChunksOfRows) {
   for (int64_t d : {8, 11}) {
     const OwnedTensor x = Real({3, 5, d}), chunk = Real({1, 6, d});

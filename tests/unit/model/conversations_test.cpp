@@ -1,5 +1,5 @@
-// Packed conversations, of which only the assistant's words are targets, against Hugging Face's models in fp64, which
-// read each conversation by itself: the numbers that tests/oracle/conversations.py has written.
+// Packed conversations, of which only the assistant's tokens are targets, compared with Hugging Face's fp64 models,
+// which read each conversation separately: the numbers are written by tests/oracle/conversations.py.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -154,7 +154,7 @@ TEST_P(PyTorchTraining, EveryStep) {
   EXPECT_EQ(norms, static_cast<int64_t>(stored.size()));
 }
 
-/// What rope_table makes of a deck's keys at position 1: the factor of cosines and sines, and the frequencies.
+/// The results of rope_table for a deck's keys at position 1: the factor of cosines and sines, and the frequencies.
 struct Frequencies {
   double factor = 0;
   std::vector<double> values;
@@ -201,7 +201,7 @@ TEST(Rope, ScaledFrequenciesAreThoseOfTransformers) {
   EXPECT_EQ(cases, 8);
 }
 
-// Published sizes, tied heads counted once.
+// Published sizes; tied heads count once.
 TEST(Decks, HaveThePublishedNumberOfParameters) {
   const std::vector<std::pair<const char*, int64_t>> counts = {
       {"llama/1b", 1'235'814'400},        {"llama/8b", 8'030'261'248},      {"llama/70b", 70'553'706'496},
@@ -214,7 +214,7 @@ TEST(Decks, HaveThePublishedNumberOfParameters) {
   }
 }
 
-// The thirds of c_attn start as what one whole tensor would: no element twice, none left out.
+// q, k and v start as slices of one c_attn: no element drawn twice or skipped.
 TEST(Gpt2, PartsFillWhatIsStored) {
   const Deck deck = SmallDeck({"model.family=gpt2", "model.kv_heads=4", "model.layers=1"});
   const Model model = BuildModel(deck, SplitLayers(deck, 1), 1, Purpose::kTrain);
@@ -317,7 +317,7 @@ TEST(Groups, AreDescribedByWhatTheyHave) {
 TEST(Split, BalancesByCostWithTheHead) {
   const Deck even = SmallDeck({"model.vocab=256"});
   EXPECT_EQ(SplitLayers(even, 2).chunk_of_layer.size(), 6u);
-  // A head that weighs as much as several layers takes their place on the last chunk.
+  // A head as expensive as several layers takes their place on the last chunk.
   const Split heavy = SplitLayers(SmallDeck({"model.layers=8", "model.vocab=3000"}), 2);
   int first = 0;
   for (int l = 1; l <= 8; ++l) first += heavy.chunk_of_layer[static_cast<size_t>(l)] == 0;
@@ -376,7 +376,7 @@ std::vector<double> GradientOf(const OneRank& run, const std::string& name) {
 
 class Documents : public ::testing::TestWithParam<Variant> {};
 
-// Positions of Llama go on inside a sample, those of GPT-2 start again: either way a document does not know of others.
+// Positions of Llama continue inside a sample, GPT-2's start again: either way a document does not see others.
 TEST_P(Documents, TrainAsIfEachWereAlone) {
   const Deck deck = OracleDeck(GetParam());
   const Packed packed = PackedSamples();
@@ -405,7 +405,7 @@ TEST_P(Documents, TrainAsIfEachWereAlone) {
         if (stored.start != Shape(stored.shape.size(), 0)) continue;
         std::vector<double>& sum = gradients[stored.name];
         sum.resize(static_cast<size_t>(Volume(stored.shape)));
-        const std::vector<double> of_one = GradientOf(alone, stored.name);  // a shorter table of positions
+        const std::vector<double> of_one = GradientOf(alone, stored.name);  // with a shorter table of positions
         for (size_t i = 0; i < of_one.size(); ++i) sum[i] += of_one[i];
       }
     }
@@ -424,7 +424,7 @@ TEST_P(Documents, TrainAsIfEachWereAlone) {
   }
 }
 
-// The targets of one document count; the tokens of all others change nothing, not even a bit.
+// Only the targets of one document count; the tokens of all others change nothing, not even a bit.
 TEST_P(Documents, DoNotSeeOneAnother) {
   const Deck deck = WithDocuments(OracleDeck(GetParam()));
   Packed clean = PackedSamples();

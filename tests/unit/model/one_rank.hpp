@@ -22,7 +22,7 @@ inline uint64_t Fnv1a64(std::string_view text) {
   return hash;
 }
 
-/// The formula in the head of the oracle's files.
+/// The formula at the head of the oracle's files.
 inline float OracleWeight(const StoredPart& stored, int64_t i) {
   const uint64_t bits = (Fnv1a64(stored.name) + static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15u) >> 40;
   const double w = 0.4 * (static_cast<double>(bits) / 16777216.0 - 0.5);
@@ -53,12 +53,12 @@ class OneRank {
       for (int64_t i = 0; i < Volume(w.shape); ++i)
         w.As<float>()[i] = OracleWeight(stored, StoredElement(stored, w.shape, i));
     }
-    if (compilation_.graph->FindOrNone("positions") < 0) return;  // those of documents are filled by the test
+    if (compilation_.graph->FindOrNone("positions") < 0) return;  // the test fills the positions of documents
     int32_t* positions = executor_.At("positions").As<int32_t>();
     for (int64_t p = 0; p < deck.model.seq_len; ++p) positions[p] = static_cast<int32_t>(p);
   }
 
-  /// A stored tensor, whole, of the values `prefix`<parameter>`suffix`; parts that are not there are 0.
+  /// A whole stored tensor from the values `prefix`<parameter>`suffix`; absent parts are 0.
   std::vector<double> Stored(const std::string& prefix, const std::string& name, const std::string& suffix = "") const {
     std::vector<double> whole;
     for (size_t p = 0; p < compilation_.parameters.size(); ++p) {

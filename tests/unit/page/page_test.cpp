@@ -1,4 +1,4 @@
-// The page of a history: its figures, what it says of bad runs, and that nothing of a run gets into the page unescaped.
+// The page of a history: its figures, its notes on bad runs, and that no text of a run gets into the page unescaped.
 #include "espalier/page/page.hpp"
 
 #include <gmock/gmock.h>

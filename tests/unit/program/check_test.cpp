@@ -1,4 +1,4 @@
-// The world checker: accepts every layout and schedule, refuses what would wait forever.
+// The world checker: accepts every layout and schedule, refuses programs that would deadlock.
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ TEST(WorldChecker, AcceptsEveryLayout) {
   }
 }
 
-// Order of messages, absence of deadlock, and waits, with rendezvous and the real memory plan: also where the head's
-// chunk is alone, for tied embeddings, which cross stages or do not, and for evaluation.
+// Order of messages, absence of deadlock, and waits, with rendezvous and the real memory plan: also if the head's chunk
+// is alone, for tied embeddings, which cross stages or do not, and for evaluation.
 TEST(WorldChecker, AcceptsEverySchedule) {
   for (const PipelineCase& pipeline : kPipelines)
     for (int p : {2, 3, 4, 8})
@@ -89,7 +89,7 @@ TEST(IssueOrder, WithEveryOtherAxis) {
 }
 
 TEST(IssueOrder, TheOrderOfSideBySideLanesIsRefused) {
-  // 1f1b of two stages: stage 0 would receive the first gradient before its second send, stage 1 the second input
+  // 1f1b with two stages: stage 0 would receive the first gradient before its second send, and stage 1 the second input
   // before it sends that gradient.
   const Compilation c = Compile(SmallDeck(Layout("211")), 2, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
@@ -170,7 +170,7 @@ TEST(WorldChecker, RefusesADeadlockBetweenStages) {
   EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("deadlock"));
 }
 
-/// What the checker says of programs that ranks share.
+/// The checker's message about programs that ranks share.
 std::string WhatCheckSaysOf(const Mesh& mesh, const std::function<const Program&(int)>& program_of) {
   try {
     CheckWorld(mesh, program_of);
@@ -180,7 +180,7 @@ std::string WhatCheckSaysOf(const Mesh& mesh, const std::function<const Program&
   return "";
 }
 
-// All ranks but one share a program: the groups of that one alone are wrong.
+// All ranks but one share a program: only the groups of that rank are wrong.
 TEST(WorldChecker, FindsTheOneGroupThatDiffers) {
   const Compilation c = Compile(SmallDeck({"parallel.dp_shard=4", "parallel.tp=2"}), 8, Purpose::kTrain);
   const Program program = MakeProgram(c, c.mesh.CoordinateOf(0));
@@ -192,7 +192,7 @@ TEST(WorldChecker, FindsTheOneGroupThatDiffers) {
                 testing::AllOf(testing::HasSubstr("group"), testing::HasSubstr(fmt::format("on rank {}", wrong))))
         << wrong;
   EXPECT_EQ(WhatCheckSaysOf(c.mesh, [&](int) -> const Program& { return program; }), "");
-  // If all are wrong alike, the groups agree, but the lanes of each rank wait for each other.
+  // If all are wrong in the same way, the groups agree, but the lanes of each rank wait for each other.
   EXPECT_THAT(WhatCheckSaysOf(c.mesh, [&](int) -> const Program& { return other; }), testing::HasSubstr("deadlock"));
 }
 

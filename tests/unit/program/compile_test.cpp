@@ -1,4 +1,4 @@
-// Which ops a rank's program holds, and the plan of many ranks.
+// The ops of a rank's program, and the plan of many ranks.
 #include "espalier/program/compile.hpp"
 
 #include <gtest/gtest.h>
@@ -27,15 +27,15 @@ TEST(Program, SameDeckSameBytes) {
   EXPECT_EQ(text(), text());
 }
 
-/// Ops of a role that read so many values.
+/// Ops of a role that read this number of values.
 int64_t CountOps(const Graph& graph, std::string_view kind, Role role, size_t inputs) {
   return std::count_if(graph.ops.begin(), graph.ops.end(), [&](const Op& op) {
     return op.kind == OpKindOf(kind) && op.role == role && op.inputs.size() == inputs;
   });
 }
 
-// Each layer adds twice to the residual stream. A sum that crosses stages has no norm beside it; its adjoint has, on
-// the next stage. Adjoints of norms are joined by those of their weights. With full recompute the sum inside a layer is
+// Each layer adds twice to the residual stream. A sum that crosses stages has no norm next to it; its gradient has, on
+// the next stage. The ops of norms' input and weight gradients are fused. With full recompute the sum inside a layer is
 // computed again with its norm.
 TEST(Program, AdditionsToTheStreamJoinNorms) {
   for (const bool gpt2 : {false, true})
@@ -58,7 +58,7 @@ TEST(Program, AdditionsToTheStreamJoinNorms) {
       }
 }
 
-// A layer of GPT-2 has six biases; those of the two matmuls that tp leaves partial follow the reduction.
+// A layer of GPT-2 has six biases; the biases of the two matmuls that tp leaves partial are added after the reduction.
 TEST(Program, BiasesJoinProducts) {
   for (int tp : {1, 2}) {
     const Compilation c = Compile(
@@ -106,11 +106,11 @@ int64_t ChunksOf(const std::string& path, std::vector<std::string> overrides, in
 TEST(Program, AutomaticChunksOfTheLossAreFewAndLarge) {
   const std::string small = InTree("inputs/gpt2/124m.toml"), large = InTree("inputs/llama/8b.toml");
   const std::string bf16 = "precision.compute=bf16";
-  // 32 x 1024 rows of 50304 or so are 3.3 GB in bf16: seven chunks of up to 512 MiB, or of fp32 thirteen.
+  // 32 x 1024 rows of about 50304 are 3.3 GB in bf16: seven chunks of up to 512 MiB, or thirteen in fp32.
   EXPECT_EQ(ChunksOf(small, {"batch.micro=32", "batch.global=32", bf16}, 1), 7);
   EXPECT_EQ(ChunksOf(small, {"batch.micro=32", "batch.global=32", "precision.compute=fp32"}, 1), 13);
   EXPECT_EQ(ChunksOf(small, {"batch.micro=4", "batch.global=4", bf16}, 1), 1);
-  // 8192 rows of 128256 are 2.1 GB: four chunks of 2048 rows, and one where eight ranks share out the vocabulary.
+  // 8192 rows of 128256 are 2.1 GB: four chunks of 2048 rows, or one if the vocabulary is sharded over eight ranks.
   EXPECT_EQ(ChunksOf(large, {}, 8), 4);
   EXPECT_EQ(ChunksOf(large, {"parallel.tp=8"}, 8), 1);
   // No fewer than 2048 rows.
@@ -130,12 +130,12 @@ TEST(Plan, SeventyBillionOnAThousandRanks) {
 }
 
 TEST(Plan, UnevenShardsMakeClasses) {
-  // 260 rows over tp 1, dp_shard 3: pieces of 87, 87, 86.
+  // 260 rows over tp 1, dp_shard 3: shards of 87, 87, 86.
   const Compilation c = Compile(SmallDeck({"parallel.dp_shard=3", "batch.global=6"}), 3, Purpose::kTrain);
   EXPECT_EQ(ClassRepresentatives(c), (std::vector<int>{0, 0, 2}));
 }
 
-// Sizes that no degree divides: what a rank holds depends on all its coordinates.
+// Sizes that no degree divides: the shards of a rank depend on all its coordinates.
 const std::vector<Case> kUneven = {
     {{"parallel.dp_shard=3", "batch.global=6"}, 3},
     {{"parallel.pp=2", "parallel.dp_shard=3", "parallel.tp=2", "batch.global=6"}, 12},
@@ -176,7 +176,8 @@ TEST(Plan, PeaksAreThoseOfEveryRanksOwnPrograms) {
   }
 }
 
-// The program of each size is that of a deck with so many sequences, with its states in the same places.
+// The program of each size equals the program of a deck with that number of sequences, with its states in the same
+// places.
 TEST(Plan, ARampHasThePeakOfItsLargestProgram) {
   for (const Case& layout : kUneven) {
     SCOPED_TRACE(testing::PrintToString(layout));

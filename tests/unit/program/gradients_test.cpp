@@ -1,4 +1,4 @@
-// When gradients are reduced, and how much of them is whole: parallel.zero, parallel.reduce and overlap.gradients.
+// When gradients are reduced, and how much of them is unsharded: parallel.zero, parallel.reduce and overlap.gradients.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -48,7 +48,7 @@ std::vector<Reduction> Reductions(const Program& program) {
   return found;
 }
 
-/// Every reduction follows the last microbatch's last addition to its gradients; within a chunk the last layer is
+/// Every reduction follows the last microbatch's last addition to its gradients; within a chunk the last layer comes
 /// first.
 void ExpectInOrder(const Program& program, const std::vector<Reduction>& reductions) {
   std::map<int, size_t> written;  // by accumulator

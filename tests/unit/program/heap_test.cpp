@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kUnit = kAlignment;
 
-/// A flag for each unit of memory; every question is answered by a scan.
+/// A flag for each unit of memory; every query is answered by a scan.
 class PlainHeap {
  public:
   int64_t Take(int64_t units) {

@@ -9,8 +9,8 @@
 
 namespace espalier {
 
-/// Runs a program's lanes in a random order that its waits allow, on a memory that remembers who wrote each 4-byte word
-/// last (value and microbatch). A read of anything but the value asked for is a missing wait or an overlap.
+/// Runs a program's lanes in a random order that its waits allow, on a memory that records the last writer of each
+/// 4-byte word (value and microbatch). A read of any other value is a missing wait or an overlap.
 class LaneShuffle {
  public:
   LaneShuffle(const Program& program, unsigned seed)
@@ -33,7 +33,7 @@ class LaneShuffle {
   }
 
  private:
-  /// An instruction takes two moves: it starts (its outputs hold nothing yet) and ends (inputs must still be whole).
+  /// An instruction takes two moves: it starts (its outputs become undefined) and ends (inputs must still be intact).
   void Step(size_t l) {
     const Instruction& i = *lanes_[l][done_[l]];
     if (!active_[l]) {
@@ -68,7 +68,7 @@ class LaneShuffle {
   void CheckInputs(const Instruction& i) {
     for (const Operand& input : Touched(i, true)) Expect(input, i.microbatch);
   }
-  /// The bytes that an instruction touches: of a strip, one operand per range.
+  /// The bytes that an instruction touches; for a strip, one operand per range.
   std::vector<Operand> Touched(const Instruction& i, bool inputs) const {
     const std::vector<Operand>& operands = inputs ? i.inputs : i.outputs;
     const auto part = program_.touched.find(i.op);

@@ -37,7 +37,7 @@ TEST(Program, PeakIsTheHighestByteTouched) {
   }
 }
 
-/// Expects that these follow one another in memory, without a gap.
+/// Expects that the operands are adjacent in memory, in order.
 void ExpectNeighbours(std::span<const Operand> operands) {
   for (size_t i = 1; i < operands.size(); ++i)
     EXPECT_EQ(operands[i].offset, operands[i - 1].offset + operands[i - 1].bytes);
@@ -79,7 +79,7 @@ TEST(Program, JoinedMatmulsLeaveStatesWhereTheyAre) {
   EXPECT_EQ(states("always", Purpose::kEvaluate), states("never", Purpose::kEvaluate));
 }
 
-/// Bytes of a class that are there during the whole step.
+/// Bytes of a class that are live during the whole step.
 int64_t PersistentBytes(const Program& program, MemoryClass memory_class) {
   int64_t bytes = 0;
   for (const PersistentBuffer& buffer : program.persistent)
@@ -143,8 +143,8 @@ int64_t ActivationBytes(const std::string& mode, int layers, int tp) {
 
 TEST(Program, ALayerKeepsTheBytesOfTheClosedForm) {
   // Korthikanti et al. 2022, for this layer in bf16 with fp32 statistics, per token and over tp: the stream before and
-  // between its halves, what attention and the feed-forward network read and make, the log of the softmax denominators;
-  // recomputed: norms with their statistics, q, k and v, swiglu (selective); all but the input (full).
+  // between its halves, the inputs and outputs of attention and the feed-forward network, the log of the softmax
+  // denominators; recomputed: norms with their statistics, q, k and v, swiglu (selective); all but the input (full).
   constexpr int64_t kTokens = 64, h = 64, g = 16, f = 192, a = 8;
   for (int tp : {1, 2}) {
     const auto kept = [&](const char* mode) {
@@ -172,7 +172,7 @@ TEST(Program, EvaluationKeepsStatesWhereTrainingHasThem) {
   }
 }
 
-// Training, evaluation, proof and what makes them share the copies of master weights.
+// Training, evaluation, proof and the program that makes them share the copies of master weights.
 TEST(Program, CopiesOfWeightsHaveOnePlace) {
   for (const char* optimizer : {"adamw", "muon"})
     for (const char* zero : {"1", "3"}) {
@@ -211,7 +211,7 @@ TEST(Program, CopiesOfWeightsHaveOnePlace) {
     }
 }
 
-/// Bytes that a layer more costs at the peak, of gradients and messages.
+/// Bytes that one more layer adds at the peak, for gradients and messages.
 int64_t GradientBytesOfALayer(int64_t microbatches, const std::string& more) {
   const auto bytes = [&](int layers) {
     const Compilation c =
@@ -232,8 +232,8 @@ TEST(Program, WholeGradientsDoNotPileUpWithOneMicrobatch) {
 }
 
 TEST(Program, ASchedulePutsWOffAtLittleMemory) {
-  // zb-h1 holds p microbatches on every stage, zbv two halves of p on every stage: what 1f1b holds on its first. What W
-  // needs of the adjoints comes in place of what B needed, as long as W gathers again.
+  // zb-h1 holds p microbatches on every stage, zbv two halves of p on every stage: as much as 1f1b holds on its first
+  // stage. The gradients that W needs replace the values that B needed, as long as W gathers again.
   const auto activations = [](const PipelineCase& pipeline) {
     std::vector<std::string> overrides =
         PipelineDeck(pipeline, 4, 12, {"parallel.tp=2", "model.vocab=256", "precision.compute=bf16"});

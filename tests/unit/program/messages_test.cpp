@@ -64,7 +64,7 @@ TEST(Program, MessagesOfAContextParallelLayer) {
         // One gather forward and one backward, one scatter of gradients.
         EXPECT_EQ(sent("all_gather").count, layers * 3);
         EXPECT_EQ(sent("all_gather").bytes, hops * tokens * kKeys * 3 * size);
-        // q, k and v together and o, and the same backward: all but one's own part.
+        // q, k and v together, and o, and the same backward: all but the rank's own part.
         EXPECT_EQ(sent("all_to_all").count, layers * 4);
         EXPECT_EQ(sent("all_to_all").bytes, hops * tokens * (2 * kQueries + kKeys) * 2 * size / cp);
       }
@@ -76,7 +76,8 @@ TEST(Program, AxesOfDegreeOneAddNoMessage) {
 }
 
 TEST(Program, ChunksOfOneStageSendNothing) {
-  // A V on two stages: chunks 0 and 3 on stage 0, 1 and 2 on stage 1. The turn is local, and so is a tied embedding.
+  // A V on two stages: chunks 0 and 3 on stage 0, 1 and 2 on stage 1. The turn of the V is local, and so is a tied
+  // embedding.
   const auto sends = [](const PipelineCase& pipeline, const char* tied) {
     const Compilation c = Compile(SmallDeck(PipelineDeck(pipeline, 2, 8, {tied})), 2, Purpose::kTrain);
     std::vector<int64_t> counts;
@@ -95,7 +96,7 @@ TEST(Program, ChunksOfOneStageSendNothing) {
 }
 
 TEST(Program, WhatCrossesStagesCrossesOnceAndSharded) {
-  // One message forward and one back per microbatch, each of a rank's share of the residual stream: seq_len * dim * 4
+  // One message forward and one back per microbatch, each with a rank's share of the residual stream: seq_len * dim * 4
   // bytes / tp.
   const Compilation c = Compile(SmallDeck(PipelineDeck({"1f1b", 1}, 3, 4, {"parallel.tp=2"})), 6, Purpose::kTrain);
   const Coordinate middle = {1, 0, 0, 0, 0};
@@ -114,7 +115,7 @@ TEST(Transfer, UnevenPiecesMeetExactly) {
       "q = reduce_scatter(p) {axes=\"dp_shard\"} @ S layer 0 chunk 0 : f32[5{dp_shard},3]\n");
   const Mesh mesh({1, 1, 4, 1, 1});
   for (int op = 0; op < 2; ++op) {
-    // Rows of ceil(7/4) = 2: 2 2 2 1; of ceil(5/4) = 2: 2 2 1 0.
+    // Rows in shards of ceil(7/4) = 2: 2 2 2 1; of ceil(5/4) = 2: 2 2 1 0.
     const std::vector<int64_t> rows = op == 0 ? std::vector<int64_t>{2, 2, 2, 1} : std::vector<int64_t>{2, 2, 1, 0};
     for (int me = 0; me < 4; ++me) {
       const TransferPlan plan = PlanTransfer(graph, graph.ops[static_cast<size_t>(op)], mesh, mesh.CoordinateOf(me));

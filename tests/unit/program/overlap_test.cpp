@@ -1,4 +1,4 @@
-// What runs on the compute lane while messages travel.
+// Which ops run on the compute lane while messages travel.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,10 +12,10 @@
 namespace espalier {
 namespace {
 
-/// What the compute lane does between the issue of a collective and the first reader of its results.
+/// The compute lane's ops between the issue of a collective and the first reader of its results.
 struct Window {
   const Op* collective = nullptr;
-  int products[2] = {0, 0};  ///< F or B; W
+  int products[2] = {0, 0};  ///< matmuls of F or B, and of W
   bool waits = false;        ///< some instruction of the window waits for the collective
 };
 
@@ -62,7 +62,7 @@ TEST(Program, ParametersOfALayerTravelUnderTheLayerBefore) {
                       2);
       int gathers = 0;
       for (const Window& w : Windows(program, Lane::kDp)) {
-        // Layers with `ahead` transformer layers before them in forward or in backward.
+        // Layers with `ahead` transformer layers before them, in the order of forward or backward.
         const bool forward = w.collective->role == Role::kF;
         const int layer = w.collective->layer;
         if (w.collective->kind != OpKind::kAllGather || (forward ? layer <= ahead : layer > 4 - ahead)) continue;
@@ -92,7 +92,7 @@ TEST(Program, TensorCollectivesOfBackwardRunUnderWeightGradients) {
     }
 }
 
-/// Windows of the tp collectives of a role, but for those that gather for weight gradients, and how many are covered.
+/// Windows of the tp collectives of a role, except gathers for weight gradients, and how many of them are covered.
 struct Covered {
   int covered = 0, all = 0;
 };
@@ -152,7 +152,7 @@ TEST(Program, StripsSendTheSameBytesAndComputeTheSameFlops) {
     }
 }
 
-/// The ops of each microbatch in program order, but for P, S and U.
+/// The ops of each microbatch in program order, except P, S and U.
 std::map<int, std::vector<int>> OpsByMicrobatch(const Program& program) {
   std::map<int, std::vector<int>> ops;
   for (const Instruction& i : program.instructions)
@@ -183,7 +183,7 @@ TEST(Program, AJointJobRunsEachMessageUnderMatmulsOfAnotherMicrobatch) {
     };
     EXPECT_EQ(covered(apart).first, 0) << pipeline.schedule << ": its reader is the next op";
     const auto [with_matmul, all] = covered(together);
-    // Not those of the warm-up, nor those of the last layers, where backward is over or waits for a message, too.
+    // Except in the warm-up and the last layers, where backward is over or waits for a message, too.
     EXPECT_GE(with_matmul, all / 4) << pipeline.schedule << " of " << all;
   }
 }
@@ -205,7 +205,7 @@ TEST(Program, GradientsReducedEachMicrobatchAreWholeForOneLayerOnly) {
   EXPECT_EQ(accumulators(whole) - 8, 2 * (accumulators(sharded) - 8)) << "but for loss and count";
   for (const Program* program : {&whole, &sharded}) {
     std::map<int, int> messages;        // by layer
-    std::map<int, int64_t> made, live;  // bytes of one microbatch's gradients by layer, and what lives at once
+    std::map<int, int64_t> made, live;  // bytes of one microbatch's gradients by layer, and the peak of live bytes
     int64_t now = 0, most = 0, largest = 0;
     for (const Instruction& i : program->instructions) {
       const Op& op = program->graph->ops[static_cast<size_t>(i.op)];
@@ -226,8 +226,8 @@ TEST(Program, GradientsReducedEachMicrobatchAreWholeForOneLayerOnly) {
   }
 }
 
-/// A hop travels while a block is computed: no kernel between its issue and the first that reads what it brings waits
-/// for it.
+/// A hop travels while a block is computed: no kernel between its issue and the first reader of its result waits for
+/// it.
 TEST(Program, HopsOfARingTravelUnderBlocks) {
   for (int cp : {2, 4}) {
     const Compilation c =
@@ -259,7 +259,7 @@ TEST(Program, HopsOfARingTravelUnderBlocks) {
   }
 }
 
-/// Of the cp messages of a role and kind: how many run under at least one matmul, and how many there are.
+/// The cp messages of a role and kind: how many run under at least one matmul, and how many there are.
 Covered CoveredTransfers(const Program& program, Role role, OpKind kind) {
   Covered covered;
   for (const Window& w : Windows(program, Lane::kCp)) {
@@ -275,10 +275,10 @@ TEST(Program, ContextTransfersRunUnderTheMatmulsBeforeAttention) {
     const char* way;
     OpKind kind;
     Role role;
-    int covered;  // in a layer and microbatch
+    int covered;  // number in a layer and microbatch
   };
-  // In forward the last all-to-all of three before attention, and the one after it, have nothing that covers them; in
-  // backward the first of three after attention.
+  // In forward nothing covers the last of the three all-to-alls before attention, and the one after it; in backward the
+  // first of the three after attention.
   const Row rows[] = {{"all_gather", OpKind::kAllGather, Role::kF, 1},
                       {"all_gather", OpKind::kAllGather, Role::kB, 1},
                       {"all_gather", OpKind::kReduceScatter, Role::kB, 1},

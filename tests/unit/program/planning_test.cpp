@@ -1,5 +1,5 @@
-// Planning is linear in the number of layers, by a count that is the same on every machine: the bytes that it asks
-// operator new for. A pass that copies all layers for each layer shows; one that only looks through them does not.
+// Planning is linear in the number of layers, by a count that is the same on every machine: the bytes requested from
+// operator new. A pass that copies all layers for each layer is found; one that only reads them is not.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -25,7 +25,7 @@ void* Take(std::size_t bytes) {
 
 void* operator new(std::size_t bytes) { return Take(bytes); }
 void* operator new[](std::size_t bytes) { return Take(bytes); }
-// Also those that std::stable_sort takes its buffer by: sanitizers have their own.
+// Replaces these operators too, with which std::stable_sort allocates its buffer: sanitizers have their own.
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   asked += static_cast<int64_t>(bytes);
   return std::malloc(bytes == 0 ? 1 : bytes);

@@ -21,7 +21,7 @@ inline void PrintTo(const Case& c, std::ostream* out) {
   for (const std::string& text : c.overrides) *out << text << " ";
 }
 
-/// The layouts above, the other family, and each way of context parallelism among them.
+/// These layouts, the other family, and each kind of context parallelism.
 inline std::vector<Case> AllCases() {
   std::vector<Case> cases;
   for (const char* layout : kLayouts) cases.push_back({Layout(layout), RanksOf(layout)});
@@ -71,7 +71,7 @@ inline size_t FindInstruction(const Program& program, std::string_view kind, int
   return 0;
 }
 
-/// What is recomputed, gathered ahead, reduced or overlapped besides the defaults.
+/// Settings of recompute, gathering, reduction and overlap besides the defaults.
 inline const std::vector<std::vector<std::string>> kVariations = {
     {"recompute.mode=selective", "overlap.prefetch=2"},
     {"recompute.mode=full", "parallel.zero=3"},

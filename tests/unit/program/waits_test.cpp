@@ -1,4 +1,4 @@
-// Waits: enough for every order of lanes, whatever is recomputed or overlapped.
+// Waits suffice for every order of lanes, with any recomputation or overlap.
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What a run prints besides its steps: warnings, what verbosity shows, and the lines at its end.
+// The console output of a run besides its steps: warnings, the effect of verbosity, and the lines at its end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
@@ -97,7 +97,7 @@ TEST_F(ConsoleTest, AFullDiskIsSaidOnceAndEndsNothing) {
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit full = before;
   full.rlim_cur = fs::file_size(MetricsPath());
-  // The console, a file of this test, is shorter than that.
+  // The limit is larger than the console, which is a file of this test.
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
   spdlog::warn("cannot be recorded");
   spdlog::warn("nor this");
@@ -153,7 +153,7 @@ TEST_F(ConsoleTest, LabelsAndWarningsHaveColours) {
   EXPECT_THAT(Console(), ElementsAre("\x1b[1mmodel     \x1b[0m llama\n", "\x1b[1;33mwarning:\x1b[0m careful\n"));
 }
 
-// A file is no terminal.
+// A file is not a terminal.
 TEST_F(ConsoleTest, WhatIsShownOnTerminalsIsNotInFiles) {
   Reporter reporter(Options());
   reporter.Doing(3, "saving");
@@ -165,7 +165,7 @@ TEST_F(ConsoleTest, TheEndSaysWhatWasDone) {
   options.every_steps = 100;
   options.peak_flops = 8e13;
   Reporter reporter(options);
-  reporter.SaySummary();  // before the first step there is nothing to say
+  reporter.SaySummary();  // before the first step there is nothing to print
   EXPECT_THAT(Console(), IsEmpty());
   for (int64_t step = 3; step <= 5; ++step) {
     StepRecord r = Record(step);

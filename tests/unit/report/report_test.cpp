@@ -151,7 +151,7 @@ TEST_F(ReporterTest, TheEndSaysHowMuchCommunicationWasHidden) {
   reporter.Step(r);
   reporter.Step(Record(2));
   r = Record(3);
-  r.comm.reset();  // nor does one of which nothing is known
+  r.comm.reset();  // nor does a step with unknown communication
   reporter.Step(r);
   r = Record(4);
   r.comm->exposed_ms[CommAxis::kTp] = 62.5;
@@ -254,7 +254,7 @@ TEST_F(ReporterTest, EventsAreThoseOfTheContract) {
   EXPECT_EQ(Untimed(lines[6]), R"({"event":"end","status":75,"rank_peak_bytes":[10,20,30],"outside_bytes":77})");
 }
 
-/// The records of an event file, whose lengths and checksums are right.
+/// The records of an event file; checks their lengths and checksums.
 std::vector<std::string> Records(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -365,7 +365,7 @@ TEST_F(ReporterTest, LALongTornLineIsFoundInBlocks) {
   Reporter(Options()).Step(Record(1));
   const std::vector<std::string> whole = Lines();
   for (const uintmax_t bytes :
-       {uintmax_t{65535}, uintmax_t{65536}, uintmax_t{65537}, uintmax_t{1} << 28}) {  // a byte at a time: five minutes
+       {uintmax_t{65535}, uintmax_t{65536}, uintmax_t{65537}, uintmax_t{1} << 28}) {  // byte by byte: five minutes
     fs::resize_file(MetricsPath(), fs::file_size(MetricsPath()) + bytes);
     Reporter reporter(Options());
     EXPECT_THAT(Lines(), whole) << bytes;
@@ -417,7 +417,7 @@ TEST_F(ReporterTest, ConsoleLinesAreAligned) {
   EXPECT_EQ(Lines().size(), 12u);
 }
 
-// 2, 2, 4, 4, 6, 6, 6, 6 sequences, each in a second: after step 4, 12 are done and 24 are left.
+// 2, 2, 4, 4, 6, 6, 6, 6 sequences, one per second: after step 4, 12 are done and 24 remain.
 TEST_F(ReporterTest, TheTimeLeftOfARampCountsSequences) {
   ReportOptions options = Options();
   options.steps = 8;

@@ -64,7 +64,7 @@ class ReporterTest : public testing::Test {
     for (std::string line; std::getline(file, line);) lines.push_back(line);
     return lines;
   }
-  /// A line without its time, which Options() states.
+  /// A line without its time, which Options() sets.
   static std::string Untimed(const std::string& line) {
     const std::string end = ",\"time\":1763890123.250}";
     EXPECT_TRUE(line.ends_with(end)) << line;

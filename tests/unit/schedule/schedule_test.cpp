@@ -236,7 +236,7 @@ TEST(MakeSchedule, SaysWhichNumbersWouldDo) {
   EXPECT_THROW(MakeSchedule(TraitsOf(ScheduleKind::kDualPipeV), 4, 2, 7), InvariantError);
 }
 
-// Every schedule with every number of microbatches that it allows: each part once and in order, no deadlock.
+// Every schedule with every allowed number of microbatches: each part once and in order, no deadlock.
 TEST(MakeSchedule, IsSoundForAnyNumbers) {
   for (const auto& [kind, chunks] : kNamed)
     for (int p : {1, 2, 3, 4, 5, 8})
@@ -257,7 +257,7 @@ TEST(MakeSchedule, IsSoundWithJointJobs) {
       }
 }
 
-// Stages, microbatches, and costs that no symmetry hides.
+// Stages, microbatches, and asymmetric costs.
 class ClosedForm : public ::testing::TestWithParam<std::tuple<int, int, RoleCosts>> {};
 
 TEST_P(ClosedForm, IdleTimeAndPeakActivations) {
@@ -295,8 +295,7 @@ std::vector<std::tuple<int, int, RoleCosts>> ClosedFormCases() {
 
 INSTANTIATE_TEST_SUITE_P(Schedules, ClosedForm, ::testing::ValuesIn(ClosedFormCases()));
 
-// With the optimizer's barrier, for W <= F <= B and microbatches enough to fill the pipeline; costs are those of a
-// chunk.
+// With the optimizer's barrier, for W <= F <= B and enough microbatches to fill the pipeline; costs are per chunk.
 class PublishedForm : public ::testing::TestWithParam<std::tuple<int, int, RoleCosts>> {
  protected:
   void Idles(const Schedule& schedule, double least, double most) const {
@@ -359,7 +358,7 @@ TEST(Replay, SpansSayWhenEachPartRuns) {
   EXPECT_DOUBLE_EQ(replay.spans[1][0].begin, 1);
   EXPECT_DOUBLE_EQ(replay.spans[1][2].end, 4.5);
   EXPECT_EQ(replay.spans[0][1].part, (JobPart{0, Role::kB, 0}));
-  EXPECT_DOUBLE_EQ(replay.spans[0][1].begin, 4.5);  // the gradient leaves when the woven job ends
+  EXPECT_DOUBLE_EQ(replay.spans[0][1].begin, 4.5);  // the gradient leaves when the joint job ends
   EXPECT_DOUBLE_EQ(replay.spans[0][2].end, 7);
 }
 
@@ -372,7 +371,7 @@ TEST(Replay, BackwardMayBeSplit) {
 }
 
 TEST(Replay, SeveralChunksPerStage) {
-  // A V: chunks 1 and 2 are neighbours on one stage, nothing is sent between them.
+  // A V: chunks 1 and 2 are neighbours on one stage, so nothing is sent between them.
   const Replay replay = Validate(ByHand(
       2, {0, 1, 1, 0}, {"F0.0 F1.0 F0.3 BW0.3 F1.3 BW1.3 BW0.0 BW1.0", "F0.1 F0.2 F1.1 F1.2 BW0.2 BW0.1 BW1.2 BW1.1"}));
   EXPECT_THAT(replay.peak_activations, ElementsAre(3, 4));
@@ -389,7 +388,7 @@ TEST(Draw, TheTimeline) {
             "stage 1 | .. F0 F1 BW0== BW1== .....\n");
 }
 
-// The picture above each schedule is what the drawer draws. Long rows go on in an indented line.
+// The picture above each schedule equals the drawer's output. Long rows continue in an indented line.
 TEST(Draw, WhatTheSourcesShow) {
   const auto shows = [](const std::string& file, const Schedule& schedule) {
     std::ifstream source(InTree("src/schedule/") + file);
@@ -469,7 +468,7 @@ TEST(Refuses, ADeadlockWithinAStage) {
 }
 
 TEST(Refuses, ADeadlockBetweenStages) {
-  // Stage 1 wants F1 before it gives the gradient that stage 0 wants before F1.
+  // Stage 1 needs F1 before it sends the gradient that stage 0 needs before F1.
   EXPECT_THAT(Refusal(ByHand(2, {0, 1}, {"F0 BW0 F1 BW1", "F0 F1 BW0 BW1"})),
               AllOf(HasSubstr("deadlock by dependency"), HasSubstr("stage 0 waits in job 1 (BW0) for B0 from stage 1"),
                     HasSubstr("stage 1 waits in job 1 (F1) for F1 from stage 0")));
@@ -504,7 +503,7 @@ TEST(OrderReceives, OneJobAheadOrEarlier) {
 }
 
 TEST(OrderReceives, InOrderStandBetweenTheStagesOwnSends) {
-  // Stage 0 receives a gradient after the forward job that ends before it is made, not under it. F1 is made when stage
+  // Stage 0 receives a gradient after the forward job that ends before it is made, not during it. F1 is made when stage
   // 1 ends F0: of two stages at one time the first comes first.
   const Schedule schedule = OneFOneB(2, 3);
   const Receives receives = OrderReceives(schedule, NeighbourLinks(schedule), Posting::kInOrder);
@@ -529,7 +528,7 @@ TEST(OrderReceives, ASendersMessagesComeInItsOrder) {
   for (const auto& [kind, chunks] : kNamed) {
     const Schedule schedule = MakeSchedule(TraitsOf(kind), 4, chunks, 9);
     for (const std::vector<Receive>& list : OrderReceives(schedule, NeighbourLinks(schedule))) {
-      std::map<int, size_t> last;  // by sender: the job that made its message before
+      std::map<int, size_t> last;  // by sender: the job that made its previous message
       for (const Receive& receive : list) {
         const int from = schedule.stage_of_chunk[static_cast<size_t>(receive.content.chunk)];
         const auto& jobs = schedule.jobs[static_cast<size_t>(from)];

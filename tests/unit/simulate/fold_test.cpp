@@ -1,4 +1,4 @@
-// Ranks that must have the same times are simulated once; nothing else changes, not a bit.
+// Ranks that must have the same times are simulated once; no result changes by a bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ void ExpectSameRank(const RankTimes& a, const RankTimes& b, size_t rank) {
   }
 }
 
-/// Bit by bit. Returns the number of classes.
+/// Compares bit by bit. Returns the number of classes.
 template <typename... Costs>
 size_t ExpectFoldChangesNothing(const CompiledWorld& world, SimulateOptions options, const Costs&... costs) {
   const Simulation folded = Simulate(world.Programs(), costs..., options);
@@ -114,7 +114,7 @@ TEST(Fold, ChangesNoBitWhereShardsAreUneven) {
     ExpectFoldChangesNothing(world, options, RandomCosts(world, random()), SlowingCluster());
     if (HasFailure()) FAIL() << testing::PrintToString(overrides);
   }
-  EXPECT_GE(fewest, 4u);  // else nothing was uneven
+  EXPECT_GE(fewest, 4u);  // otherwise nothing was uneven
   EXPECT_GT(most, 20u);
 }
 
@@ -133,14 +133,14 @@ TEST(Fold, ASlowRankHasAClassOfItsOwn) {
   SimulateOptions options;
   options.slow = {{Slow::What::kCompute, 5, 5, 2}};
   const Simulation s = Simulate(world.Programs(), RandomCosts(world, 1), SlowingCluster(), options);
-  // Rank 5, rank 4 of its tp group, those of its dp group, and the rest.
+  // Rank 5, rank 4 of its tp group, the ranks of its dp group, and the rest.
   EXPECT_THAT(s.class_of_rank, testing::ElementsAre(0, 1, 0, 1, 2, 3, 0, 1));
   EXPECT_EQ(s.classes[0].ranks, 3);
   EXPECT_EQ(s.classes[3].rank, 5);
 }
 
-// Costs of a class are those of its lowest rank. Only an all_reduce cuts its elements into shards that may differ by
-// one element, and the lowest rank has the larger one.
+// Costs of a class are the costs of its lowest rank. Only an all_reduce cuts its elements into shards that may differ
+// by one element, and the lowest rank has the larger one.
 TEST(Fold, RanksOfAClassHaveEqualCosts) {
   for (const Case& layout : AllCases()) {
     const CompiledWorld world(layout.overrides, layout.ranks);

@@ -7,7 +7,7 @@ namespace espalier {
 
 class HandMade {
  public:
-  /// One stage per pp, then tp ranks each. Every rank has a program of its own.
+  /// One stage per pp, with tp ranks each. Every rank has its own program.
   HandMade(int pp, int tp) : mesh_({pp, 1, 1, 1, tp, 1}), costs_(static_cast<size_t>(pp * tp)) {
     for (int rank = 0; rank < pp * tp; ++rank) {
       representative_.push_back(rank);

@@ -10,8 +10,8 @@
 namespace espalier {
 namespace {
 
-/// The cost of a part of a job is that of one kernel: the first that needs what other stages have sent, else the first.
-/// What is sent leaves when the job ends, as in the replay: if B and W are one job, B's kernel has the cost of both.
+/// One kernel of a job's part has the part's whole cost: the first that needs a message from another stage, or else the
+/// first. Messages leave when the job ends, as in the replay: if B and W are one job, B's kernel has the cost of both.
 class JobCosts {
  public:
   JobCosts(const CompiledWorld& world, RoleCosts costs) : world_(world), costs_(costs) {
@@ -84,7 +84,7 @@ const std::vector<std::pair<ScheduleKind, int>> kSchedules = {
     {ScheduleKind::kZeroBubbleV, 2}, {ScheduleKind::kDualPipeV, 2},
 };
 
-/// Narayanan et al. 2021; Qi et al. 2023 and 2024; costs are those of a chunk.
+/// Narayanan et al. 2021; Qi et al. 2023 and 2024; costs are per chunk.
 double PublishedIdle(ScheduleKind kind, int p, const RoleCosts& c) {
   switch (kind) {
     case ScheduleKind::kZeroBubbleH1:
@@ -93,7 +93,7 @@ double PublishedIdle(ScheduleKind kind, int p, const RoleCosts& c) {
       return (p - 1) * std::max(c.b, 2 * (c.b - c.w));
     case ScheduleKind::kDualPipeV:  // at most
       return (p - 1) * (c.f + c.b + c.w + c.b + c.w - 3 * c.w);
-    default:  // of chunks; (p - 1) (F + B + W) / v of stages
+    default:  // costs per chunk; (p - 1) (F + B + W) / v with costs per stage
       return (p - 1) * (c.f + c.b + c.w);
   }
 }

@@ -37,7 +37,7 @@ TEST(Clocks, LanesRunSideBySideAndWait) {
   EXPECT_EQ(b.compute_us, 10);
   EXPECT_EQ(b.exposed_us[CommAxis::kTp], 8);
   EXPECT_EQ(b.hidden_us[CommAxis::kTp], 0);
-  EXPECT_EQ(b.idle_us, 1);  // from 9 to 10 the other rank is awaited
+  EXPECT_EQ(b.idle_us, 1);  // from 9 to 10 it waits for the other rank
   EXPECT_EQ(s.classes[0].breakdown.hidden_us[CommAxis::kTp], 5);
   EXPECT_EQ(s.classes[0].breakdown.exposed_us[CommAxis::kTp], 3);
   EXPECT_EQ(s.classes[0].by_source_us[CostSource::kMeasured], 16);
@@ -96,7 +96,7 @@ TEST(Interference, TransfersShareAPort) {
     world.Join(rank, c, Lane::kCp, 8, Port::kNetwork);
   }
   const Simulation s = world.Run({}, HalfSpeed());
-  ExpectSpan(s, 0, 0, 0, 0, 8);   // half of the port
+  ExpectSpan(s, 0, 0, 0, 0, 8);   // half of the port's rate
   ExpectSpan(s, 0, 1, 0, 0, 12);  // 4 of 8 are done then, and the port is free
   ExpectSpan(s, 0, 2, 0, 0, 8);   // another port
 }

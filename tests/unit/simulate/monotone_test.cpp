@@ -1,5 +1,5 @@
-// Less work and faster links never make a step slower; a slow rank never makes it faster. Where transfers share ports,
-// scheduling anomalies are possible: they are shown and bounded.
+// Less work and faster links never make a step slower; a slow rank never makes it faster. If transfers share ports,
+// scheduling anomalies are possible: they are demonstrated and bounded.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ RandomDeck DrawDeck(std::mt19937& random) {
 
 using CostsOfRank = std::function<std::vector<InstructionCost>(int)>;
 
-/// Every cost is multiplied by 1, 1/2, ... or 0, the same factor for an op on all ranks.
+/// Every cost is multiplied by 1, 1/2, ... or 0, with the same factor for an op on all ranks.
 CostsOfRank Cheaper(const CompiledWorld& world, const CostsOfRank& costs, uint64_t seed) {
   return [&world, costs, seed](int rank) {
     std::vector<InstructionCost> cheaper = costs(rank);
@@ -119,8 +119,8 @@ TEST(Monotone, InterferenceAddsABoundedTime) {
   }
 }
 
-// The anomaly, by hand: transfer A is all that the last kernel waits for. Transfer B follows C. The earlier C ends, the
-// more of A's time B shares its port.
+// The anomaly, by hand: the last kernel only waits for transfer A. Transfer B follows C. The earlier C ends, the longer
+// B shares A's port.
 TEST(Anomaly, ATransferThatEndsEarlierLetsAnotherOneShareAPort) {
   const auto step_of = [](double c_us) {
     HandMade world(1, 2);

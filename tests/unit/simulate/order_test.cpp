@@ -1,5 +1,5 @@
-// What a recorded simulation says of each instruction: lanes in program order, waits, meetings; and that the breakdown
-// kept on the way is that of the record.
+// The record of a simulation: lanes in program order, waits, synchronization; and the breakdown kept during the
+// simulation equals the record's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ void ExpectLanesAndWaits(const Track& track) {
     for (int i : lanes[lane]) {
       const Span& span = spans[static_cast<size_t>(i)];
       ASSERT_EQ(span.instruction, i);
-      // Ready as soon as the lane is free and every wait is met, and not before.
+      // Ready as soon as the lane is free and every wait is met, and not earlier.
       double ready_us = free_us;
       for (const Wait& wait : program.instructions[static_cast<size_t>(i)].waits)
         ready_us = std::max(ready_us,
@@ -56,10 +56,10 @@ void ExpectLanesAndWaits(const Track& track) {
   }
 }
 
-/// Who meets: (op of the collective or send, microbatch, the lowest rank of the group).
+/// Identifies a transfer: (op of the collective or send, microbatch, the lowest rank of the group).
 using Meeting = std::tuple<int, int, int>;
 
-/// By meeting: the spans of its members.
+/// By transfer: the spans of its members.
 std::map<Meeting, std::vector<Span>> Meetings(const CompiledWorld& world, const Timeline& timeline) {
   const Mesh& mesh = world.compilation.mesh;
   std::map<Meeting, std::vector<Span>> meetings;
@@ -113,7 +113,7 @@ TEST(Record, OfEverySchedule) {
   }
 }
 
-// Messages of a pair, and collectives of a group on a lane, pass in the program order of all their members.
+// Messages of a pair, and collectives of a group on a lane, are in the program order of all their members.
 TEST(Record, MessagesPassInTheOrderOfBothPrograms) {
   for (const PipelineCase& pipeline : kPipelines) {
     const CompiledWorld world(PipelineDeck(pipeline, 4, 24, {"parallel.dp_shard=2"}), 8);
@@ -189,7 +189,7 @@ TEST(Deterministic, TheSameStepTwice) {
   EXPECT_NE(Record(world, options).step_us, a.step_us);
 }
 
-// Kernels take 1 + jitter * normal times their cost, at least a tenth, each rank and instruction for itself.
+// Kernels take 1 + jitter * normal times their cost, at least a tenth, independently for each rank and instruction.
 TEST(Jitter, HasItsMeanAndDeviation) {
   const CompiledWorld world({"parallel.dp_shard=2"}, 2);
   SimulateOptions options;

@@ -1,4 +1,4 @@
-// Worlds of small decks with made-up costs.
+// Worlds of small decks with invented costs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class CompiledWorld {
   std::map<int, std::shared_ptr<const Program>> programs;  ///< by representative
 };
 
-/// Costs of a rank's program, which `us` and `port` give from the op.
+/// Costs of a rank's program; `us` and `port` compute them from the op.
 template <typename Us, typename PortOf>
 std::function<std::vector<InstructionCost>(int)> CostsBy(const CompiledWorld& world, Us us, PortOf port) {
   return [&world, us, port](int rank) {
@@ -54,8 +54,8 @@ inline double Draw(uint64_t seed, uint64_t key) {
 
 inline bool IsKernel(const Instruction& i) { return i.lane == Lane::kCompute; }
 
-/// Random costs by op: kernels of up to 10 us, transfers of up to 10 us at random ports. A recv costs what its send
-/// does.
+/// Random costs by op: kernels of up to 10 us, transfers of up to 10 us at random ports. A recv costs as much as its
+/// send.
 inline std::function<std::vector<InstructionCost>(int)> RandomCosts(const CompiledWorld& world, uint64_t seed,
                                                                     double transfer_us = 10) {
   const auto key = [](const Program& program, const Instruction& i) {

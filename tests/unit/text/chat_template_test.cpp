@@ -1,4 +1,4 @@
-// Chat templates: what is rendered and marked, which tokens are of the assistant, what is refused and where.
+// Chat templates: rendered text and marks, which tokens are the assistant's, what is refused and where.
 // tests/reference/chat_templates.py compares with Jinja2.
 #include "espalier/text/chat_template.hpp"
 

@@ -69,7 +69,7 @@ TEST(Tokenizer, FindsAddedTokensFirst) {
   EXPECT_THAT(tokenizer->Encode("a<|endoftext|>b"), ElementsAre(0, 10, 1));
   EXPECT_THAT(tokenizer->Encode("a \n<word> b"), ElementsAre(0, 11, 3, 1));  // takes the white space before it
   EXPECT_THAT(tokenizer->Encode("<word>").size(), 1);
-  EXPECT_EQ(tokenizer->Encode("a<word>").size(), 1);  // no word of its own, and its characters have no tokens
+  EXPECT_EQ(tokenizer->Encode("a<word>").size(), 1);  // is not a separate word, and its characters have no tokens
 }
 
 TEST(Tokenizer, SaysThatBytesAreDropped) {
@@ -153,14 +153,15 @@ std::vector<std::string> Matches(const char* pattern, std::string_view text) {
 }
 
 TEST(Pattern, MeansWhatOnigurumaMeans) {
-  EXPECT_THAT(Matches("\\s+", "a\u0085\u3000b\u180ec\v"), ElementsAre("\u0085\u3000", "\v"));  // U+180E is no space
+  EXPECT_THAT(Matches("\\s+", "a\u0085\u3000b\u180ec\v"), ElementsAre("\u0085\u3000", "\v"));  // U+180E is not a space
   EXPECT_THAT(Matches("[^\\s]+", "a\u0085b\u180e"), ElementsAre("a", "b\u180e"));
   EXPECT_THAT(Matches("\\v", "\n\v"), ElementsAre("\v"));
-  EXPECT_THAT(Matches("\\p{Han}+", "\u4e2d\u3001\u6587"), ElementsAre("\u4e2d", "\u6587"));  // U+3001 is of any script
+  EXPECT_THAT(Matches("\\p{Han}+", "\u4e2d\u3001\u6587"), ElementsAre("\u4e2d", "\u6587"));  // U+3001 has several
+                                                                                             // scripts
   EXPECT_THAT(Matches("\\u0041\\x{42}", "AB"), ElementsAre("AB"));
   EXPECT_THAT(Matches("(?i:'s)", "'S'\u017f"), ElementsAre("'S", "'\u017f"));
   EXPECT_THAT(Matches("\\s+(?!\\S)|\\s+", "a   b  "), ElementsAre("  ", " ", "  "));
-  EXPECT_THAT(Matches("x*", "axb"), ElementsAre("x"));  // an empty match cuts, and is no part
+  EXPECT_THAT(Matches("x*", "axb"), ElementsAre("x"));  // an empty match cuts, but is not a part
   for (const char* refused : {"\\w", "\\bx", "^x", "x$", "[a&&b]", "[[a]]", "(?<=x)y", "(?i)x", "\\h", "x{2}+", "[\\S]",
                               "\\1", "\\p{script=Han}"})
     EXPECT_THROW(Pattern{refused}, std::invalid_argument) << refused;

@@ -1,4 +1,4 @@
-// The shares of a step: what is compute, exposed and idle at every moment, with exact times.
+// The shares of a step: compute, exposed and idle time at every moment, with exact times.
 #include <gtest/gtest.h>
 
 #include "espalier/util/error.hpp"
@@ -56,7 +56,7 @@ TEST(ExposedAxis, IsWhatTheNextKernelWaitsFor) {
 
 TEST(ExposedAxis, FollowsTheWaitsOfLanes) {
   // The kernel waits for a send, which waits for a gather on dp, which waits for a hop on cp. The hop also waits for
-  // the compute lane, whose turn it is not.
+  // the compute lane, which is not transferring.
   Heads h;
   h.Next(Lane::kCompute, {{Lane::kPpSend, 1}})
       .Next(Lane::kPpSend, {{Lane::kDp, 2}})
@@ -114,7 +114,8 @@ TEST(BreakDown, OfAStepByHand) {
 }
 
 TEST(BreakDown, CountsTheTimeOfTwoLanesOfAnAxisOnce) {
-  // A send and a recv at once, and a copy beside a gather: pp transfers from 0 to 8, dp from 2 to 12.
+  // A send and a recv at the same time, and a copy in parallel with a gather: pp transfers from 0 to 8, dp from 2 to
+  // 12.
   const Track track = HandMade()
                           .Add(Lane::kPpSend, {}, {0, 0, 6})
                           .Add(Lane::kPpRecv, {}, {0, 3, 8})

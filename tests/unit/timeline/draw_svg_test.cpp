@@ -1,4 +1,4 @@
-// The structure of the picture: bars, labels and coordinates. How it looks is judged by eye.
+// The structure of the picture: bars, labels and coordinates. Its appearance is judged by eye.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ struct DrawnBar {
   double x = 0, y = 0, width = 0, height = 0;
 };
 
-/// Every line of thickness, as a bar.
+/// Every thick line, as a bar.
 std::vector<DrawnBar> BarsIn(const std::string& svg) {
   const std::regex path(
       R"re(<path transform="translate\(0 (\S+)\)" stroke-width="(\S+)" class="(\S+)" d="([^"]*)"/>)re");
@@ -40,7 +40,7 @@ std::vector<DrawnBar> BarsIn(const std::string& svg) {
   return bars;
 }
 
-/// Those of a class below the legend.
+/// The bars of a class below the legend.
 std::vector<DrawnBar> BarsOfClass(const std::string& svg, const std::string& css_class) {
   std::vector<DrawnBar> bars;
   for (const DrawnBar& bar : BarsIn(svg))
@@ -55,9 +55,9 @@ std::vector<std::string> TextsOfClass(const std::string& svg, const std::string&
   return texts;
 }
 
-constexpr double kLeft = 174, kWidth = 1600 - 174 - 250 - 24;  // of the bars in a picture
+constexpr double kLeft = 174, kWidth = 1600 - 174 - 250 - 24;  // area of the bars in a picture
 
-/// F0, then the exposed part of a transfer, B0 in two kernels with a wait too short to be seen between them, idle time.
+/// F0, then the exposed part of a transfer, B0 in two kernels with an invisibly short wait between them, idle time.
 Timeline HandMadeStep() {
   const Track track = HandMade()
                           .Add(Lane::kCompute, {}, {0, 0, 300}, Role::kF)

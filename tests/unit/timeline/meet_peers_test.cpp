@@ -11,7 +11,7 @@ namespace espalier {
 namespace {
 
 /// The tracks of all ranks: every instruction takes 2 us, one after the other in program order, and rank r is r times
-/// `late_us` late. Transfers begin where they are ready.
+/// `late_us` late. Transfers begin when they are ready.
 std::vector<Track> Tracks(const Compilation& compilation, double late_us = 1) {
   std::vector<Track> tracks;
   for (int rank = 0; rank < compilation.mesh.Ranks(); ++rank) {

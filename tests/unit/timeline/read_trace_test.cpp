@@ -1,4 +1,4 @@
-// A trace that is read back is the timeline that was written, to nanoseconds.
+// A trace that is read back equals the written timeline, to nanoseconds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

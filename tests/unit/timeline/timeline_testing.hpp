@@ -1,4 +1,4 @@
-// Steps for tests: written by hand, or of a small deck's programs with simple clocks.
+// Steps for tests: handwritten, or from a small deck's programs with simple clocks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace espalier {
 
-/// A track whose instructions are written one by one.
+/// A track whose instructions are added one by one.
 class HandMade {
  public:
   struct Times {
@@ -49,7 +49,7 @@ class HandMade {
   std::vector<Span> spans_;
 };
 
-/// What an instruction takes in a replay.
+/// The time of an instruction in a replay.
 using CostOf = std::function<double(const Program&, const Instruction&)>;
 
 /// Kernels take 10 us, transfers 4.
@@ -71,7 +71,7 @@ class StageReplay {
                : &program_->instructions[static_cast<size_t>(lanes_[lane][ends_[lane].size()])];
   }
   const Op& HeadOp(Lane lane) const { return program_->graph->op(Head(lane)->op); }
-  /// When the head of a lane is ready; negative if that is not known yet.
+  /// When the head of a lane is ready; negative if unknown yet.
   double Ready(Lane lane) const {
     if (Head(lane) == nullptr) return -1;
     double ready = ends_[lane].empty() ? 0 : ends_[lane].back();
@@ -101,7 +101,7 @@ class StageReplay {
   std::vector<Span> spans_;
 };
 
-/// Runs the head of a lane, and those of its peers with it. Returns false if they are not ready.
+/// Runs the head of a lane, together with its peers' instructions. Returns false if they are not ready.
 inline bool RunHead(std::vector<StageReplay>& stages, StageReplay& stage, Lane lane, const CostOf& cost_of) {
   if (stage.Ready(lane) < 0) return false;
   std::vector<std::pair<StageReplay*, Lane>> members = {{&stage, lane}};
@@ -125,8 +125,8 @@ inline bool RunHead(std::vector<StageReplay>& stages, StageReplay& stage, Lane l
   return true;
 }
 
-/// The step of a deck: one track per stage, which counts for all of its ranks. Collectives of one stage have no peers
-/// to wait for; messages begin when both ends are ready.
+/// The step of a deck: one track per stage, which represents all of its ranks. Collectives of one stage wait for no
+/// peers; messages begin when both ends are ready.
 inline Timeline ReplayPipeline(const Compilation& compilation, const CostOf& cost_of = SimpleCost) {
   const Mesh& mesh = compilation.mesh;
   const int stages = mesh.Degree(Axis::kPp), ranks = mesh.Ranks() / stages;

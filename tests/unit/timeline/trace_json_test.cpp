@@ -85,7 +85,7 @@ TEST(TraceJson, ShowsWaitsForPeersByThemselves) {
   EXPECT_NEAR(waits, expected, 1e-3 * 1e3);
 }
 
-/// Arrows: their ends, each inside of the event of its send or recv.
+/// Ends of arrows, each inside the event of its send or recv.
 TEST(TraceJson, HasAnArrowForEveryMessage) {
   const Timeline timeline = StepOf(Layout("412"), 8);
   const json trace = json::parse(TraceJson(timeline));

@@ -1,5 +1,4 @@
-// How ranks agree: that all continue or all throw the same error, and that ranks which were not started alike are
-// named.
+// How ranks agree: all continue or all throw the same error, and ranks that were started with other settings are named.
 #include "espalier/comm/agreement.hpp"
 
 #include <gmock/gmock.h>
@@ -24,7 +23,7 @@ using testing::Not;
 
 const std::string kDeck = InTree("tests/decks/small.toml");
 
-/// A source that has files and nothing else.
+/// A source that only has files.
 class Files final : public TokenSource {
  public:
   explicit Files(std::vector<DataFile> files, int64_t tokens = 100) : files_(std::move(files)), tokens_(tokens) {}
@@ -39,7 +38,7 @@ class Files final : public TokenSource {
   int64_t tokens_;
 };
 
-/// What ranks 0 to 3 say whose overrides these are.
+/// The items of ranks 0 to 3 with these overrides.
 std::vector<std::string> Decks(const std::vector<std::vector<std::string>>& overrides,
                                const std::string& restart_of_last = "") {
   return OnRanks(static_cast<int>(overrides.size()), [&](World& world) {

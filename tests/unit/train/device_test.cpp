@@ -1,4 +1,4 @@
-// What run.device and run.transport come to, from what the ranks found.
+// The choice of run.device and run.transport, from the ranks' findings.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A rank of `host` that sees so many GPUs.
+/// A rank of `host` that sees `gpus` GPUs.
 GpusOfRank Rank(const std::string& host, int node_rank, int gpus) {
   GpusOfRank rank{host, node_rank, {}, gpus == 0 ? "cuda: there is no GPU" : ""};
   for (int i = 0; i < gpus; ++i)

@@ -1,4 +1,4 @@
-// What the guard says of losses and norms: spikes against the last steps, and numbers that are not finite.
+// How the guard judges losses and norms: spikes relative to the last steps, and numbers that are not finite.
 #include "train/guard.hpp"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// From the clocks of ranks to one timeline.
+// Combines the clocks of ranks into one timeline.
 #include "train/reporting/measured_timeline.hpp"
 
 #include <gmock/gmock.h>

@@ -29,7 +29,7 @@ TEST(MedianOf, IsTheMiddle) {
   EXPECT_TRUE(std::isnan(MedianOf({})));
 }
 
-// Three steps of 1, 2 and 9 ms per kernel: each counts as the median, with the gap of its step.
+// Three steps of 1, 2 and 9 ms per kernel: each kernel counts as the median, with the gap of its step.
 TEST(KernelTimesOf, AreMediansOfCalls) {
   const Compilation c = CompileSmall("111");
   const Program program = MakeProgram(c, {});
@@ -46,7 +46,7 @@ TEST(KernelTimesOf, AreMediansOfCalls) {
   EXPECT_GT(times.Spread(), 0);
 }
 
-// In each step another half of the calls is disturbed: medians of calls alone would miss that every step is slow.
+// In each step another half of the calls is disturbed: medians of single calls would miss that every step is slow.
 TEST(KernelTimesOf, AddUpToTheMedianStep) {
   const Compilation c = CompileSmall("111");
   const Program program = MakeProgram(c, {});
@@ -94,7 +94,7 @@ TEST(TransferRows, CountFromTheirBegin) {
   ASSERT_NE(sends, rows.end());
   for (const auto& [bytes, measured] : sends->second) {
     EXPECT_GT(bytes, 0);
-    EXPECT_EQ(measured.us, 9);  // of the recvs alone
+    EXPECT_EQ(measured.us, 9);  // time of the recvs alone
   }
   const auto gathers = rows.find({OpKind::kAllGather, {2, 1, 2}});
   ASSERT_NE(gathers, rows.end());

@@ -34,7 +34,7 @@ TEST(DocumentWindows, CountEachTargetOnce) {
         ASSERT_LE(window.end, tokens);
         for (int64_t i = std::max(window.counted, window.begin + 1); i < window.end; ++i)
           ++counted[static_cast<size_t>(i)];
-        // A token is predicted from seq_len - stride tokens at least, or from all there are.
+        // A token is predicted from at least seq_len - stride tokens, or from all there are.
         if (window.counted < window.end)
           ASSERT_GE(window.counted - window.begin, std::min<int64_t>(8 - stride, window.counted));
       }

@@ -1,4 +1,4 @@
-// When a run stops by itself: the clock's decision with given times, signals, and the file `checkpoint_now`.
+// When a run stops by itself: the time limit's decision with given times, signals, and the file `checkpoint_now`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -68,7 +68,7 @@ TEST(TimeLimits, AStepThatIsLongerThanWhatIsLeftNeverStarts) {
   EXPECT_FALSE(TimeLimit().Reached(1e9, 1e9, 1e9));
 }
 
-/// Exit status of a child that does `work`, or minus the signal that ended it.
+/// Exit status of a child that runs `work`, or minus the signal that ended it.
 template <typename Work>
 int Child(Work work) {
   const pid_t child = fork();

@@ -1,4 +1,4 @@
-// The formula of a step: exact where its premises hold, and in the order of the simulator elsewhere.
+// The formula of a step: exact if its premises hold, and otherwise in the order of the simulator.
 #include "tune/formula.hpp"
 
 #include <gtest/gtest.h>

@@ -78,7 +78,7 @@ TEST(Tune, PeakIsThatOfThePlan) {
   for (const Candidate& c : result.ranking) EXPECT_EQ(PlanWorld(c.deck, 8).peak_bytes, c.peak_bytes) << c.layout;
 }
 
-// Every size suits the layouts, times are of batch.global.
+// Every size must suit the layouts; times are for batch.global.
 TEST(Tune, ARampLeavesOutWhatItsSizesDoNotSuit) {
   const int64_t global = ShortDeck().batch.global;
   ASSERT_EQ(global % 16, 0);

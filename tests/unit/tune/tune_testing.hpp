@@ -24,7 +24,7 @@ inline Deck LlamaDeck(const std::string& name, std::vector<std::string> override
   return LoadDeck(InTree("inputs/llama/") + name + ".toml", overrides).deck;
 }
 
-/// A Llama of 16 layers whose compilation takes milliseconds, with sizes of real models' proportions.
+/// A Llama of 16 layers that compiles in milliseconds, with the proportions of real models.
 inline Deck ShortDeck(std::vector<std::string> overrides = {}) {
   std::vector<std::string> all = {"model.layers=16",    "model.dim=2048",     "model.heads=16",
                                   "model.kv_heads=8",   "model.ffn_dim=7168", "model.vocab=32000",
@@ -33,7 +33,7 @@ inline Deck ShortDeck(std::vector<std::string> overrides = {}) {
   return LlamaDeck("8b", all);
 }
 
-/// Spearman's rank correlation of two lists without equal values.
+/// Spearman's rank correlation of two lists without ties.
 inline double RankCorrelation(const std::vector<double>& a, const std::vector<double>& b) {
   const auto ranks = [](const std::vector<double>& x) {
     std::vector<size_t> order(x.size());

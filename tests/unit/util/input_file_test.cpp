@@ -1,4 +1,4 @@
-// What may be read, and how much of it.
+// Which files may be read, and how much of them.
 #include "espalier/util/input_file.hpp"
 
 #include <gmock/gmock.h>
@@ -47,7 +47,7 @@ class InputFiles : public testing::Test {
   fs::path folder_;
 };
 
-/// The text of every line, with what is special about it.
+/// The text of every line, with marks for special cases.
 std::vector<std::string> LinesOf(const std::string& path, int64_t most) {
   std::vector<std::string> lines;
   InputLines file(path, {}, most);

@@ -1,4 +1,4 @@
-// JSON of strangers: what the rules refuse, and that a parsed document is the one that nlohmann's parser makes.
+// JSON from others: texts that the rules refuse, and a parsed document equals the result of nlohmann's parser.
 #include "espalier/util/json.hpp"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ TEST(ParseJson, AsksWhichObjectsToKeep) {
   EXPECT_THAT(depths, testing::ElementsAre(2, 3, 2, 0));
 }
 
-/// A callback of nlohmann's parser would look at all members anew after each of them: 1e11 looks here.
+/// A callback of nlohmann's parser would visit all members again after each of them: 1e11 visits here.
 TEST(ParseJson, TakesLinearTime) {
   std::string text = "{";
   for (int i = 0; i < 500'003; ++i) text += (i == 0 ? "" : ",") + ("\"" + std::to_string(i) + "\":{}");

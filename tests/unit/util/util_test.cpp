@@ -92,7 +92,8 @@ TEST(Philox, MatchesTheMathLibrary) {
   }
 }
 
-// Bits, not only values: a hash of a million of them, the same on every machine and at every optimisation.
+// Compares bits, not only values: a hash of a million of them, the same on every machine and at every optimisation
+// level.
 TEST(Philox, BitsAreFixed) {
   std::vector<float> x(1 << 20);
   FillNormalRun(x.data(), StreamKey(1, "x"), 0, static_cast<int64_t>(x.size()), 1.0);
@@ -114,7 +115,7 @@ TEST(Philox, MomentsAreNormal) {
     fourths += v * v * v * v;
     neighbours += v * x[(i + 1) % x.size()];
   }
-  // Five standard errors each.
+  // Bounds of five standard errors.
   const double error = 5.0 / std::sqrt(double(kCount));
   EXPECT_NEAR(sum / kCount, 0.0, error);
   EXPECT_NEAR(squares / kCount, 1.0, error * std::sqrt(2.0));

@@ -1,4 +1,4 @@
-// Hangs simulated on the programs of real decks: the diagnosis names rank and instruction.
+// Simulated hangs in the programs of real decks: the diagnosis names rank and instruction.
 #include "espalier/watch/diagnose.hpp"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,8 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A world whose ranks move in step as long as they can. Every communication ends when all of its group have come.
+/// A world whose ranks advance step by step as long as they can. Every communication ends when its whole group has
+/// arrived.
 class Simulation {
  public:
   explicit Simulation(const std::vector<std::string>& overrides, int ranks)
@@ -41,7 +42,7 @@ class Simulation {
   const Instruction& InstructionAt(int rank, int i) const {
     return ProgramOf(rank).instructions[static_cast<size_t>(i)];
   }
-  /// Communication instructions of a rank whose group is more than itself.
+  /// Communication instructions of a rank whose group has several ranks.
   std::vector<int> Communication(int rank) const {
     std::vector<int> list;
     for (size_t i = 0; i < ProgramOf(rank).instructions.size(); ++i)
@@ -59,7 +60,7 @@ class Simulation {
     return {rank, compilation_.mesh.RankOf(here)};
   }
 
-  /// Until all have finished two steps or nothing moves.
+  /// Runs until all have finished two steps or nothing moves.
   void Run() {
     while (true) {
       bool moved = false;
@@ -121,7 +122,7 @@ class Simulation {
     for (size_t p = 0; p < peers.size(); ++p) Finish(peers[p], theirs[p]);
     return true;
   }
-  /// The peer's instruction if the peer is ready at it.
+  /// The peer's instruction if the peer has reached it and is ready.
   int Counterpart(int rank, int i, int peer) {
     const OpKind kind = OpAt(rank, i).kind;
     const int op = InstructionAt(rank, i).op + (kind == OpKind::kSend ? 1 : kind == OpKind::kRecv ? -1 : 0);
@@ -196,19 +197,19 @@ TEST_P(Worlds, ARankThatStandsStillOnAnotherHostIsFound) {
     world.Run();
     for (RankStatus& s : world.statuses) s.process = ProcessState::kUnknown;
     const Diagnosis d = world.Diagnose();
-    // What waits in memory alone it may have reached before.
+    // Either fault is right: the rank may already have reached the communication that does not wait for its kernel.
     EXPECT_TRUE(d.fault == Fault::kNotArrived || d.fault == Fault::kInKernel) << d.text;
     EXPECT_EQ(d.culprit, rank) << d.text;
   }
 }
 
-/// Any collective of the step, the first, the last and some between: others wait in it, and the rank that left it out
-/// is named.
+/// Any collective of the step, the first, the last and some between: others wait in it, and the rank that skipped it is
+/// named.
 TEST_P(Worlds, ASkippedInstructionIsNamed) {
   int tried = 0;
   for (int rank = 0; rank < GetParam().ranks; ++rank) {
     std::vector<int> all = Make().Communication(rank);
-    // Without a message to wait for, nobody hangs.
+    // Without a message to wait for, no rank hangs.
     const Simulation names = Make();
     std::erase_if(all, [&](int i) { return names.OpAt(rank, i).kind == OpKind::kRecv; });
     for (size_t k = 0; k < all.size();
@@ -272,8 +273,8 @@ void PutOnTwoHosts(Simulation& world) {
   }
 }
 
-/// A message that has left its rank and is lost looks like one that was left out: between hosts the network is named
-/// before the rank.
+/// A lost message that has left its rank looks like one that was never sent: between hosts the network is named before
+/// the rank.
 TEST(Diagnose, H2NetworkALostMessageNamesWhoSentAndWhoWaits) {
   for (const char* layout : {"parallel.pp=2", "parallel.tp=2", "parallel.dp_shard=2"})
     for (int sender : {0, 1}) {

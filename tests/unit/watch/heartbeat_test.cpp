@@ -48,7 +48,7 @@ TEST_F(HeartbeatFiles, AreReadAsTheyAreWritten) {
   EXPECT_FALSE(ReadHeartbeat(folder_, 3).has_value()) << "it goes with its rank";
 }
 
-/// A rank without anything to do, in a process of its own that ends with this one; returns when its heartbeat is there.
+/// A rank without work, in a separate process that ends with this one; returns when its heartbeat exists.
 pid_t StartNeighbour(const std::string& folder, int rank) {
   const pid_t child = fork();
   if (child == 0) {
@@ -64,7 +64,7 @@ Watchdog::CompilationFinder OfEveryStep(const Compilation& world) {
   return [&world](int64_t) -> const Compilation& { return world; };
 }
 
-/// What rank 0 does when a rank of its host dies.
+/// Rank 0's behaviour when a rank of its host dies.
 void LiveBesideADyingRank(const std::string& folder) {
   const Compilation world = Compile(SmallDeck({"parallel.dp_shard=3", "batch.global=6"}), 3, Purpose::kTrain);
   StartNeighbour(folder, 1);
@@ -82,7 +82,7 @@ TEST_F(HeartbeatFiles, ADeadRankOfTheHostEndsTheOthers) {
   EXPECT_FALSE(ReadHeartbeat(folder_, 0).has_value()) << "who ends in order is not taken for dead";
 }
 
-/// What rank 0 does in a step in which it waits for a rank of its host whose heartbeat is removed or cut.
+/// Rank 0's behaviour in a step in which it waits for a rank of its host whose heartbeat is removed or cut.
 void WaitForARankWithoutHeartbeat(const std::string& folder, const std::function<void(const std::string&)>& spoil) {
   PrepareHeartbeatFolder(folder);
   const Compilation world = Compile(SmallDeck({"parallel.dp_shard=2"}), 2, Purpose::kTrain);
@@ -104,7 +104,7 @@ TEST_F(HeartbeatFiles, H2AMissingOneIsNoExcuse) {
               "rank 1 has no heartbeat any more");
 }
 
-/// A rank of its host has started for ever.
+/// A rank of its host stays in its start for ever.
 TEST_F(HeartbeatFiles, H2NothingIsExcusedForEver) {
   const auto wait = [&] {
     const Compilation world = Compile(SmallDeck({"parallel.dp_shard=2"}), 2, Purpose::kTrain);

@@ -1,5 +1,5 @@
-// CUDA_CALL(expression): the CUDA runtime's errors are the environment's: they say expression and place, and end the
-// step.
+// CUDA_CALL(expression): errors of the CUDA runtime are errors of the environment: the message has expression and
+// place, and the step ends.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// What runs slower than it could, because a library or the driver refused it.
+// Operations that run slower than possible because a library or the driver refused the faster way.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@ namespace espalier::cuda {
 /// Notes `text`, unless it was noted before.
 void NoteFallback(const std::string& text);
 
-/// What was noted since the last call, in this order.
+/// The notes since the last call, in order.
 std::vector<std::string> TakeFallbacks();
 
-/// As if nothing had been noted: for measurements, each of which tells its own.
+/// Clears the notes: each measurement notes its own.
 void ForgetFallbacks();
 
 }  // namespace espalier::cuda

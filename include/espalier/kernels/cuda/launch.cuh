@@ -1,5 +1,5 @@
-// How kernels are issued, once: here by the CUDA runtime, in tests/emulation by this host's threads, for which these
-// headers are replaced. No fmt, spdlog or toml++ under nvcc.
+// How kernels are issued, in one place: here by the CUDA runtime; tests/emulation replaces these headers and uses host
+// threads. No fmt, spdlog or toml++ under nvcc.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,10 +15,11 @@
 
 namespace espalier::cuda {
 
-/// Dynamic shared memory that every kernel may have; more has to be asked for.
+/// Dynamic shared memory that every kernel may have; a kernel must request more explicitly.
 inline constexpr size_t kSharedBytes = 48 << 10;
 
-/// The most dynamic shared memory that a kernel may ask for on this device, with room for 1 KiB of static one.
+/// The largest dynamic shared memory that a kernel may request on this device, with room for 1 KiB of static shared
+/// memory.
 inline size_t MostSharedBytes() {
   static const size_t bytes = [] {
     int device = 0, value = 0;
@@ -46,7 +47,7 @@ __device__ inline void CheckAligned(const void*, size_t) {}
 
 }  // namespace espalier::cuda
 
-/// A broken invariant that only the device sees: ends the launch, and with it the job.
+/// An invariant that only the device can check: a violation ends the launch, and with it the job.
 #define DEVICE_CHECK(condition) \
   do {                          \
     if (!(condition)) __trap(); \

@@ -19,7 +19,7 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  /// Of one run, in a row of `repetitions`; waits for the last.
+  /// Mean time of `run` over `repetitions` consecutive runs; waits for the last.
   template <typename F>
   double Microseconds(int repetitions, F run) const {
     CUDA_CALL(cudaEventRecord(begin_, stream_));

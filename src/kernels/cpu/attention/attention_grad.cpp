@@ -1,5 +1,5 @@
-// The adjoint of attention in blocks (Dao 2023, algorithm 2): probabilities are computed again from scores and lse.
-// With many heads a task owns a kv head and computes all three gradients in one pass; with fewer kv heads than threads,
+// The gradient of attention in blocks (Dao 2023, algorithm 2): probabilities are recomputed from scores and lse. With
+// many heads a task owns a kv head and computes all three gradients in one pass; with fewer kv heads than threads,
 // tasks own parts of a head's keys (dk, dv) or queries (dq), and the scores are computed twice. Each element's sum has
 // the same order either way, so its bits do not depend on the number of threads.
 #include <span>
@@ -11,8 +11,9 @@
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
-/// What a task computes: blocks of keys and queries of one batch element's heads [first_head, last_head), which share a
-/// kv head. dq of its queries counts all keys, dk and dv of its keys all queries and heads, where the task wants them.
+/// The work of a task: blocks of keys and queries of one batch element's heads [first_head, last_head), which share a
+/// kv head. dq of its queries counts all keys; dk and dv of its keys count all queries and heads. A task computes dq,
+/// or dk and dv, or all.
 struct Share {
   int64_t batch, first_head, last_head;
   int64_t key_begin, key_end, query_begin, query_end;  ///< blocks
@@ -138,8 +139,8 @@ class BackwardTask {
     return Sum(sum);
   }
 
-  /// Block i of queries against block j of keys. One GEMM after the other, so that each finds its right operand in the
-  /// first-level cache.
+  /// Block i of queries against block j of keys. The GEMMs run one after the other, so that each finds its right
+  /// operand in the first-level cache.
   void AddPair(int64_t head, int64_t i, int64_t j) {
     const int64_t q_at = (i - s_.query_begin) * layout_.BlockWords(), k_at = (j - s_.key_begin) * layout_.BlockWords();
     const int64_t keys = visible_.KeysOf(kBlock - 1);
@@ -187,8 +188,8 @@ class BackwardTask {
     }
   }
 
-  /// Keys r ... r + kPack - 1 of a block, queries of block i: probabilities and their adjoints, in place of scores and
-  /// value dots if they have the same size.
+  /// Keys r ... r + kPack - 1 of a block, queries of block i: computes probabilities and their gradients, in place of
+  /// scores and value dots if they have the same size.
   template <bool kDrops>
   void Differentiate(int64_t i, int64_t r) {
     const Visibility visible = visible_;
@@ -218,7 +219,7 @@ class BackwardTask {
     }
   }
 
-  /// Row `key` of a block whose contracted dim are the queries.
+  /// Stores row `key` of a block whose contracted dim is the queries.
   static void StoreRow(float* block, int64_t key, int64_t lane, Floats x) {
     if constexpr (kPack == 1) {
       Store(block + key * kBlock + lane, x);
@@ -260,7 +261,7 @@ class BackwardTask {
   Share s_;
   BlockLayout<kPack> layout_;
   Mask mask_;
-  Visibility visible_{};  ///< between the blocks at hand
+  Visibility visible_{};  ///< visibility between the current blocks
   float scale_;
   float *keys_, *paired_keys_, *values_, *transposed_queries_, *paired_queries_, *transposed_dy_, *paired_dy_;
   float *lse_, *mean_, *rows_, *dk_, *dv_, *dq_;

@@ -1,6 +1,6 @@
-// Packed copies of heads, shared by attention and its adjoint. A head's rows are cut into blocks of 64, padded with
+// Packed copies of heads, shared by attention and its gradient. A head's rows are cut into blocks of 64, padded with
 // zeros; head_dim is padded to `width`. Scores are computed transposed, keys by queries, so that the lanes of a vector
-// are queries: maxima and sums over keys need no work across lanes.
+// are queries: maxima and sums over keys need no operations across lanes.
 #pragma once
 
 #include <vector>
@@ -45,7 +45,7 @@ inline Blocks BlocksOf(const AttentionShape& a) {
   return {BlocksOf(a.query_shard, a.queries), BlocksOf(a.key_shard, a.keys)};
 }
 
-/// Where one head of one sequence is inside [batch,rows,heads e], in elements; queries and keys may be columns of wider
+/// Place of one head of one sequence in [batch,rows,heads e], in elements; queries and keys may be columns of wider
 /// rows, results are dense.
 struct HeadPlace {
   int64_t first, stride, rows;
@@ -87,7 +87,7 @@ struct BlockLayout {
   int64_t BlockWords() const { return kBlock * Words(); }
 };
 
-/// A vector of words of elements, converted to what kPack wants.
+/// Loads a vector of words, converted to the layout of kPack.
 template <int kPack, typename T>
 Floats LoadWords(const T* x) {
   if constexpr (kPack == 1) return Load(x);
@@ -98,7 +98,7 @@ Floats LoadWords(const T* x) {
 template <int kPack, typename T>
 void PackRows(const HeadRows<T>& x, const Block& block, BlockLayout<kPack> layout, float* to) {
   constexpr int64_t kElements = kLanes * kPack;
-  constexpr int64_t kAhead = 16, kLine = 64 / sizeof(T);  // rows of a head are far apart: no processor prefetches them
+  constexpr int64_t kAhead = 16, kLine = 64 / sizeof(T);  // rows of a head are apart: no processor prefetches them
   for (int64_t r = 0; r < kBlock; ++r) {
     const int64_t row = block.row + r, valid = r < block.count ? x.e : 0;
     const T* from = x.data + row * x.stride;
@@ -133,8 +133,8 @@ void PackTransposed(const float* rows, BlockLayout<kPack> layout, float* to) {
   }
 }
 
-/// PackRows' block contracted along its rows: rows kPack w ..., column c at to[w * width + c]. With kPack = 1 that is
-/// what PackRows made.
+/// PackRows' block contracted along its rows: rows kPack w ..., column c at to[w * width + c]. With kPack = 1 this is
+/// PackRows' own layout.
 template <int kPack>
 const float* PackPaired(const float* rows, BlockLayout<kPack> layout, float* to) {
   if constexpr (kPack == 1) return rows;
@@ -153,13 +153,14 @@ const float* PackPaired(const float* rows, BlockLayout<kPack> layout, float* to)
 /// Which queries of a block see which keys of another, both counted from the start of their block.
 struct Visibility {
   int64_t keys, offset;  ///< key j is seen by query i iff j <= i + offset, and no earlier than the query's first key
-  const int32_t* first_keys = nullptr;  ///< of the block's queries, by position; nullptr: not after the block's first
-  int32_t position = 0;                 ///< of key 0
-  /// Keys [0, n) are seen by query i or by an earlier one, but for those before their first.
+  const int32_t* first_keys = nullptr;  ///< first keys of the queries, by position; nullptr: not after the block's
+                                        ///< first
+  int32_t position = 0;                 ///< position of key 0
+  /// Keys [0, n) are seen by query i or an earlier one, except those before the queries' first keys.
   int64_t KeysOf(int64_t i) const { return std::clamp<int64_t>(i + offset + 1, 0, keys); }
   /// Keys [0, n) are seen by all queries from i on.
   int64_t KeysOfAll(int64_t i) const { return first_keys == nullptr ? KeysOf(i) : 0; }
-  /// `x` where the vector of queries from i on see key j, `otherwise` elsewhere.
+  /// `x` for queries, from i on, that see key j; `otherwise` for the others.
   Floats Select(int64_t i, int64_t j, Floats x, Floats otherwise) const {
     if (j >= keys) return otherwise;
     if (first_keys != nullptr) {
@@ -172,7 +173,7 @@ struct Visibility {
   }
 };
 
-/// What the queries of one sequence see of its keys, block by block.
+/// Which keys the queries of a sequence see, block by block.
 class Mask {
  public:
   /// `blocks` must outlive the mask.
@@ -189,7 +190,7 @@ class Mask {
     }
   }
 
-  /// Of block i of queries and block j of keys. No key if no query sees any.
+  /// Visibility between block i of queries and block j of keys: without keys if no query sees any.
   Visibility Between(int64_t i, int64_t j) const {
     const Block &queries = blocks_.queries[static_cast<size_t>(i)], &keys = blocks_.keys[static_cast<size_t>(j)];
     const int64_t offset = causal_ ? queries.position - keys.position : keys.count;
@@ -199,7 +200,7 @@ class Mask {
     if (first.most <= keys.position) return {keys.count, offset};
     return {keys.count, offset, FirstKeys(queries), static_cast<int32_t>(keys.position)};
   }
-  /// A query of the block sees a key of the other.
+  /// Whether a query of the block sees a key of the other.
   bool IsVisible(int64_t i, int64_t j) const {
     return Between(i, j).KeysOf(blocks_.queries[static_cast<size_t>(i)].count - 1) > 0;
   }
@@ -212,18 +213,18 @@ class Mask {
 
   const Blocks& blocks_;
   bool causal_;
-  std::vector<int32_t> first_keys_;  ///< by query, as positions; empty: all see the first key
-  std::vector<Bounds> bounds_;       ///< of first_keys_, by block of queries
+  std::vector<int32_t> first_keys_;  ///< first key by query, as a position; empty: all see the first key
+  std::vector<Bounds> bounds_;       ///< bounds of first_keys_, by block of queries
 };
 
-/// The factors that dropout multiplies the probabilities of one head with.
+/// The dropout factors of one head's probabilities.
 class ProbabilityFactors {
  public:
   ProbabilityFactors(const DropoutMask& mask, const AttentionShape& shape, int64_t batch)
       : mask_(mask), tokens_(mask.tokens + batch * shape.queries), step_(mask.Step()) {}
 
-  /// Those of a block of queries and a block of keys: key j and query i at to[64 j + i]. What no query of a vector sees
-  /// is not written.
+  /// The factors of a block of queries and a block of keys: key j and query i at to[64 j + i]. Keys that no query of a
+  /// vector sees are not written.
   void Fill(int64_t head, const Block& queries, const Block& keys, const Visibility& visible, float* to) const {
     alignas(64) int32_t tokens[kBlock] = {};
     std::copy_n(tokens_ + queries.row, queries.count, tokens);
@@ -248,7 +249,7 @@ class ProbabilityFactors {
   uint32_t step_;
 };
 
-/// Calls f(T{}, kPack as a constant) as the element type and the processor want it.
+/// Calls f(T{}, kPack as a constant) for the element type and the processor.
 template <typename F>
 void ForAttentionType(Dtype dtype, F f) {
   if (dtype == Dtype::kF32) return f(float{}, std::integral_constant<int, 1>{});
@@ -256,8 +257,8 @@ void ForAttentionType(Dtype dtype, F f) {
   f(Bf16{}, std::integral_constant < int, kHasBf16Dot ? 2 : 1 > {});
 }
 
-/// How many parts to cut `blocks` blocks into when `outer` units of work are shared by all threads: one if there are
-/// plenty of units, else enough for four tasks a thread.
+/// Into how many parts to cut `blocks` blocks when `outer` units of work are shared by all threads: one if there are
+/// plenty of units, otherwise enough for four tasks per thread.
 inline int64_t PartsOf(int64_t blocks, int64_t outer) {
   const int64_t wanted = (4 * Threads() + outer - 1) / std::max<int64_t>(outer, 1);
   return std::clamp<int64_t>(wanted, 1, std::max<int64_t>(blocks, 1));

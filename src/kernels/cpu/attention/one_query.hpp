@@ -5,8 +5,8 @@
 
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
-/// Attention, where queries == 1. Reads each visible key and value once per head, which is all the work there is: no
-/// blocks are packed.
+/// Attention for queries == 1. Reads each visible key and value once per head, which bounds the time: no blocks are
+/// packed.
 void AttentionOfOneQuery(const AttentionArgs& a);
 
 }  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -1,5 +1,5 @@
-// GEMMs of small bf16 blocks by AMX's tiles, accumulated in fp32. Words are as in block_gemm.hpp: a row-major
-// left operand and a right one of words are what TDPBF16PS reads (Intel SDM, vol. 2B).
+// GEMMs of small bf16 blocks with AMX tiles, accumulated in fp32. Words are as in block_gemm.hpp: TDPBF16PS reads a
+// row-major left operand and a right operand of words (Intel SDM, vol. 2B).
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct Rows {
 /// Rows of an AMX tile.
 inline constexpr int kTileRows = 16;
 
-/// The processor's tiles as 16 rows of 16 words each, for as long as it lives; nothing where AMX is not used.
+/// The processor's tiles as 16 rows of 16 words each, during the lifetime of the object; nothing without AMX.
 class AmxTiles {
  public:
   AmxTiles() {
@@ -34,7 +34,7 @@ class AmxTiles {
     alignas(64) Shape shape;
     std::fill_n(shape.row_bytes, kTiles, uint16_t{64});
     std::fill_n(shape.rows, kTiles, uint8_t{16});
-    asm volatile("" ::: "memory");  // GCC 12's intrinsics do not say that they read memory
+    asm volatile("" ::: "memory");  // GCC 12's intrinsics do not declare that they read memory
     _tile_loadconfig(&shape);
 #endif
   }
@@ -48,7 +48,7 @@ class AmxTiles {
 
  private:
   static constexpr int kTiles = 8;
-  /// As LDTILECFG reads it (Intel SDM, vol. 2A).
+  /// The layout that LDTILECFG reads (Intel SDM, vol. 2A).
   struct Shape {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {};

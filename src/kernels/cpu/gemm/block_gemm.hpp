@@ -12,8 +12,8 @@ namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 /// Where row i, word p of the left operand is: at data[i * stride + p] or at data[p * stride + i].
 enum class Order { kRowMajor, kColumnMajor };
 
-/// Vectors of a register tile's rows. With two there are 16 sums of 8 rows and 10 loads for 16 multiply-adds where the
-/// level has 32 registers. Of 16 registers 6 rows fill 15; 12 or 10 sums hide the latency of two multiply-adds a cycle.
+/// Vectors per row of a register tile. With two vectors, 32 registers hold 16 sums of 8 rows, with 10 loads for 16
+/// multiply-adds. With 16 registers, 6 rows fill 15; 12 or 10 sums hide the latency of two multiply-adds per cycle.
 inline constexpr int kRegisterVectors = 2;
 
 /// sum + a b, a being broadcast.
@@ -71,7 +71,7 @@ void RegisterRows(int64_t r, int64_t words, ConstRows a, ConstRows b, int64_t n,
 }
 
 /// c[16][n] (+)= a[16][words] b[words][n]; n is a multiple of kLanes, words > 0. In bf16, words are at most 32 in
-/// column-major order, a multiple of 16 in the other, and b has whole sixteens of them; an AmxTiles must exist.
+/// column-major order, a multiple of 16 in the other, and b has a multiple of 16 words; an AmxTiles must exist.
 template <int kPack, Order kOrder>
 void RowTile(int64_t words, ConstRows a, ConstRows b, int64_t n, Rows c, bool accumulate) {
 #ifdef __AMX_BF16__

@@ -16,14 +16,14 @@ struct Cell {
   int64_t Columns() const { return column_end - column_begin; }
 };
 
-/// All of c, and what its units cost: a unit of rows times one of columns is row_size * column_size products, and to
-/// pack one of them `packing` times its size.
+/// The whole of c, and the cost of its units: the unit of rows times one of columns is row_size * column_size
+/// multiplications; packing one of them costs `packing` times its size.
 struct Grid {
   int64_t rows, columns, row_size, column_size, packing;
 };
 
-/// What thread `thread` of `threads` computes: a cell of the grid that costs a thread least. Each packs what it needs;
-/// to fetch what another core has just packed takes longer.
+/// The work of thread `thread` of `threads`: a cell of the grid with the least cost per thread. Each thread packs its
+/// own operands; fetching what another core has just packed takes longer.
 inline Cell CellOf(const Grid& grid, int64_t thread, int64_t threads) {
   int64_t least = 0, across = 0;
   for (int64_t n = 1; n <= threads; ++n) {

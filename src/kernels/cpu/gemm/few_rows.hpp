@@ -1,9 +1,9 @@
-// Sums of a GEMM whose left operand has few rows, such as those of `espalier sample`. An element of b is then used a
-// few times, so the time is that of reading b: it is read in place, once, and not packed.
+// Sums of a GEMM whose left operand has few rows, as in `espalier sample`. Each element of b is then used a few times,
+// so reading b takes most of the time: it is read in place, once, and not packed.
 //
-// A vector holds columns of c, as in panel_gemm.cpp, and a sum is the same chain of multiply-adds. Where the kept dim
-// of b is dense, some rows of b are added to all sums at a time, which stay in the first-level cache. Elsewhere squares
-// of b are transposed in registers, where the sums of a vector of columns are, too.
+// A vector holds columns of c, as in panel_gemm.cpp, and a sum is the same chain of multiply-adds. If the kept dim of b
+// is dense, several rows of b are added to all sums at a time, and the sums stay in the first-level cache. Otherwise
+// squares of b are transposed in registers, and the sums of a vector of columns stay in registers, too.
 #pragma once
 
 #include "panel_packing.hpp"
@@ -66,8 +66,9 @@ void AddSquare(const PanelSource<T>& b, int64_t i, int64_t p, int64_t used, cons
 template <int kPack, int kUsedRows, bool kWhole, typename T>
 [[gnu::noinline]] void SumSquares(const PanelSource<T>& b, int64_t i, int64_t p, int64_t words, const float* a,
                                   Rows to) {
-  constexpr int64_t kDepth = kPack * kLanes;                                                           // of a square
-  constexpr int64_t kSquares = std::max<int64_t>(1, 64 / (kDepth * static_cast<int64_t>(sizeof(T))));  // of a line
+  constexpr int64_t kDepth = kPack * kLanes;  // depth of a square
+  constexpr int64_t kSquares =
+      std::max<int64_t>(1, 64 / (kDepth * static_cast<int64_t>(sizeof(T))));  // squares of a line
   Floats sums[kUsedRows] = {};
   for (; kWhole && words >= kSquares * kLanes && p + kSquares * kDepth <= b.depths; words -= kSquares * kLanes) {
     for (int64_t r = 0; r < kLanes; ++r) __builtin_prefetch(b.At(i + kLanes + r, p), 0, 2);
@@ -80,7 +81,7 @@ template <int kPack, int kUsedRows, bool kWhole, typename T>
   for (int r = 0; r < kUsedRows; ++r) Store(to.data + r * to.stride, sums[r]);
 }
 
-/// The sums over `words` words where the contracted dim of b is dense. Of each row whole vectors are stored.
+/// The sums over `words` words where the contracted dim of b is dense. Each row is stored in whole vectors.
 template <int kPack, int kUsedRows, typename T>
 void SumByDepth(const PanelSource<T>& b, int64_t p, int64_t words, const float* a, const FewSums& to) {
   int64_t i = to.begin;

@@ -4,7 +4,7 @@
 //   each thread computes a cell of c, and packs the panels of a and b that it needs;
 //   of both, a block of the contracted dim is packed at a time;
 //   b is packed in blocks for the last-level cache, a in blocks for the second-level cache;
-//   a panel of b passes the block's panels of a;
+//   a panel of b is multiplied by the block's panels of a, one by one;
 //   a tile of c is summed in registers.
 //
 // So an element is one chain of multiply-adds per block of the contracted dim, and the chains are added in order. The
@@ -25,7 +25,7 @@ namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 // A tile of c. Its sums, a row of b and an element of a fill the registers: enough sums to hide the latency of two
-// multiply-adds a cycle, and fewer loads than multiply-adds.
+// multiply-adds per cycle, and fewer loads than multiply-adds.
 constexpr int64_t kRows = kRegisters == 32 ? (kLanes == 16 ? 14 : 8) : (kLanes == 8 ? 6 : 4);
 constexpr int64_t kVectors = kRegisters == 32 && kLanes == 4 ? 3 : 2;
 constexpr int64_t kColumns = kVectors * kLanes;
@@ -34,22 +34,22 @@ constexpr int64_t kSums = kRows * kColumns;
 constexpr int64_t kDepth = 1024;                                  // words of a block, at most
 constexpr int64_t kLeftBlock = (kLanes == 16 ? 128 : 64) * 1024;  // words: half of a second-level cache
 constexpr int64_t kRightBlock = 2048 * 1024;
-constexpr int64_t kKeptSums = 2048 * 2048;  // of a thread
+constexpr int64_t kKeptSums = 2048 * 2048;  // limit for a thread
 
 constexpr int64_t kLine = 64;  // bytes
 constexpr int64_t kLineWords = kLine / static_cast<int64_t>(sizeof(float));
 
-/// What to fetch into the caches while a tile is summed: the lines of c that the sums go to, then some of b's next
-/// panel.
+/// The lines to fetch into the caches while a tile is summed: the lines of c that receive the sums, then some of b's
+/// next panel.
 struct Ahead {
   const std::byte* c;
-  int64_t c_stride, c_bytes;  ///< of a row
+  int64_t c_stride, c_bytes;  ///< stride and bytes of a row
   int64_t c_rows;
   const float* right;
   int64_t right_lines;
 };
 
-/// The share of a step: a row of c, or a line of b.
+/// Fetches the share of one step: a row of c, or a line of b.
 inline void Fetch(Ahead& ahead) {
   if (ahead.c_rows > 0) {
     for (int64_t at = 0; at < ahead.c_bytes; at += kLine) __builtin_prefetch(ahead.c + at, 1);
@@ -133,21 +133,21 @@ class Blocks {
   }
 
  private:
-  static constexpr int64_t kMultiple = 16 * kPack;  // of the elements of a block, but the last
+  static constexpr int64_t kMultiple = 16 * kPack;  // multiple of the elements in each block except the last
 
   /// A block of the contracted dim, over a cell of c.
   struct Slice {
     Cell cell;
     int64_t depth, words;
     bool begins, ends;  ///< the contracted dim
-    float* sums;        ///< scratch: of all tiles, column by column, if sums are kept, else of one
+    float* sums;        ///< scratch: sums of all tiles, column by column, if they are kept, otherwise of one tile
     int64_t LeftSize() const { return PanelSize(kRows, words); }
     int64_t RightSize() const { return PanelSize(kColumns, words); }
   };
 
   /// A tile of c, and scratch for its sums.
   struct Target {
-    int64_t row, column;  ///< of the first element
+    int64_t row, column;  ///< indices of the first element
     int64_t rows, columns;
     float* sums;
   };
@@ -171,7 +171,7 @@ class Blocks {
   void RunSlice(const Slice& slice) const {
     const Cell& cell = slice.cell;
     const int64_t rows = std::clamp<int64_t>(kLeftBlock / slice.LeftSize(), 1, cell.Rows());
-    const bool at_once = rows == cell.Rows();  // then no panel of b is read again
+    const bool at_once = rows == cell.Rows();  // then each panel of b is read only once
     const int64_t columns =
         std::clamp<int64_t>((at_once ? kLeftBlock : kRightBlock) / slice.RightSize(), 1, cell.Columns());
     float* left = ScratchOf<float>(rows * slice.LeftSize(), ScratchUse::kPanels);
@@ -206,7 +206,7 @@ class Blocks {
     }
   }
 
-  /// The sums of a tile. They are stored where they belong if they belong in c as they are.
+  /// Computes the sums of a tile. They are stored directly in c if they need no further work there.
   void Multiply(const Slice& slice, const Target& t, const float* a, const float* b, const float* next,
                 int64_t next_lines) const {
     const bool in_f32 = c_.dtype == Dtype::kF32, adds_to_c = in_f32 && (accumulate_ || !slice.begins),
@@ -227,7 +227,7 @@ class Blocks {
              : Finish(slice, t, r, c_.As<Bf16>() + at + r * s_.c_row, false);
   }
 
-  /// Row r of a tile: what is there, if that is added to, plus sums, plus the bias after the last of them.
+  /// Finishes row r of a tile: the old value if it accumulates, plus sums, plus the bias after the last sum.
   template <typename C>
   void Finish(const Slice& slice, const Target& t, int64_t r, C* to, bool add) const {
     const float* from = t.sums + r * kColumns;
@@ -274,8 +274,8 @@ class Blocks {
     }
   }
 
-  /// Columns [begin, end) of a row of c: what there is, if that is added to, plus the sums of a block of the contracted
-  /// dim, plus the bias after the last block.
+  /// Finishes columns [begin, end) of a row of c: the old value if it accumulates, plus the sums of a block of the
+  /// contracted dim, plus the bias after the last block.
   template <typename C>
   void FinishColumns(int64_t depth, int64_t begin, int64_t end, const float* sums, float* total, C* to) const {
     const bool begins = depth == 0, ends = depth + depth_ >= s_.k, adds_bias = ends && bias_;
@@ -293,7 +293,7 @@ class Blocks {
   const Array c_, bias_;
   const bool accumulate_;
   const int64_t depth_;    ///< elements of a block of the contracted dim
-  const bool keeps_sums_;  ///< between blocks, in scratch: c is bf16
+  const bool keeps_sums_;  ///< kept between blocks, in scratch memory, because c is bf16
 };
 
 }  // namespace

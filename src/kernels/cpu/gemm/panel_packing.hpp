@@ -1,9 +1,9 @@
 // Panels of a matrix as the register tiles of panel_gemm.cpp read them.
 //
 // A panel is kWidth rows of a GEMM's left operand, or kWidth columns of its right one. For each word of the contracted
-// dim it has a word of each of them. A word is fp32, or bf16 widened to it, or with kPack = 2 two bf16 that are
-// adjacent along the contracted dim (block_gemm.hpp). What is outside the matrix is zero along the contracted dim, else
-// anything.
+// dim it holds one word per row or column. A word is fp32, or bf16 widened to it, or with kPack = 2 two bf16 that are
+// adjacent along the contracted dim (block_gemm.hpp). Outside the matrix, elements are zero along the contracted dim
+// and undefined along the other.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
-/// An operand, seen from its kept dim: element (i, p) is at data[i * row + p * depth], p along the contracted dim.
+/// An operand in terms of its kept dim: element (i, p) is at data[i * row + p * depth], p along the contracted dim.
 /// Either stride is 1.
 template <typename T>
 struct PanelSource {
@@ -28,7 +28,7 @@ constexpr int64_t PanelSize(int64_t width, int64_t words) {
   return (width * words + spare + kLanes - 1) / kLanes * kLanes;
 }
 
-/// `count` elements that follow one another along the contracted dim, as words; zero after the last.
+/// `count` consecutive elements along the contracted dim, as words; zero after the last.
 template <int kPack, typename T, typename Count>
 Floats WordsAlong(const T* p, Count count) {
   if constexpr (kPack == 1) {
@@ -69,7 +69,7 @@ void LoadSquare(const PanelSource<T>& x, int64_t i, int64_t p, Floats (&square)[
   Transpose(square);
 }
 
-/// Packs a square of words, at row i and element p, of which kLanes words are `wanted` at most. `to` is for the first.
+/// Packs a square of words, at row i and element p; at most kLanes words are `wanted`. `to` is the place of the first.
 template <int kPack, int64_t kWidth, bool kWhole, typename T>
 [[gnu::noinline]] void PackSquare(const PanelSource<T>& x, int64_t i, int64_t p, int64_t wanted, float* to) {
   Floats square[kLanes] = {};

@@ -22,7 +22,7 @@ const Values& FindValues(Dtype dtype) {
   return dtype == Dtype::kF8E4M3 ? e4m3 : e5m2;
 }
 
-/// Rows of codes times their scales, exactly.
+/// Multiplies rows of codes by their scales, exactly.
 void Widen(const Array& x, const float* scales, bool per_row, int64_t rows, int64_t depth, Bf16* to) {
   const Values& values = FindValues(x.dtype);
   const uint8_t* codes = x.As<uint8_t>();

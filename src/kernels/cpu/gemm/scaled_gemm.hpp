@@ -1,5 +1,5 @@
-// GEMMs of fp8 operands with scales, as GEMMs of bf16: no processor's bf16 loses anything of an fp8 value times a power
-// of two.
+// GEMMs of fp8 operands with scales, computed as bf16 GEMMs: bf16 represents every fp8 value times a power of two
+// exactly.
 #pragma once
 
 #include "kernels/arguments.hpp"

@@ -4,7 +4,7 @@
 //   each thread computes a cell of c, and packs the panels of a and b that it needs;
 //   b is packed in blocks for the last-level cache, a in blocks for the second-level cache;
 //   a panel of b passes the block's panels of a, two at a time;
-//   of those three panels a chunk of the contracted dim is in the first-level cache at a time, and the sums are there.
+//   the first-level cache holds a chunk of the contracted dim of these three panels, and the sums.
 #include "tile_gemm.hpp"
 
 #include <algorithm>
@@ -20,25 +20,25 @@ namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 #ifdef __AMX_BF16__
 namespace {
 
-constexpr int64_t kDepth = 2048;            // of a block, at most
+constexpr int64_t kDepth = 2048;            // depth of a block, at most
 constexpr int64_t kLeftBlock = 512 * 1024;  // elements: half of a second-level cache
 constexpr int64_t kRightBlock = 2048 * 1024;
-constexpr int64_t kKeptSums = 2048 * 2048;  // of a thread
+constexpr int64_t kKeptSums = 2048 * 2048;  // limit for a thread
 constexpr int64_t kChunk = 8;               // steps: 16 KiB of a panel
 constexpr int64_t kPair = 2;                // panels of a
-constexpr int64_t kSums = kPanel * kPanel;  // of a panel of a and one of b
+constexpr int64_t kSums = kPanel * kPanel;  // sums of a panel of a and a panel of b
 constexpr int64_t kLine = 64;               // bytes
 
-/// What to fetch into the caches while tiles are multiplied: a piece of b's next panel, and the lines of c that the
-/// sums go to.
+/// The lines to fetch into the caches while tiles are multiplied: part of b's next panel, and the lines of c that
+/// receive the sums.
 struct Ahead {
   const Bf16* right;  ///< nullptr: none
   std::byte* c;
-  int64_t c_stride, c_bytes;  ///< of a row
+  int64_t c_stride, c_bytes;  ///< stride and bytes of a row
   int64_t c_rows;
 };
 
-/// The share of one step: 128 bytes of b, and two rows of c.
+/// Fetches the share of one step: 128 bytes of b, and two rows of c.
 void Fetch(Ahead& ahead) {
   if (ahead.right != nullptr) {
     constexpr int64_t kElements = kLine / static_cast<int64_t>(sizeof(Bf16));
@@ -50,11 +50,11 @@ void Fetch(Ahead& ahead) {
     for (int64_t at = 0; at < ahead.c_bytes; at += kLine) __builtin_prefetch(ahead.c + at, 1);
 }
 
-/// to[32][32] = from[32][32], or 0 if that is nullptr, plus steps of a panel of a times those of one of b.
+/// to[32][32] = from[32][32], or 0 if that is nullptr, plus the products of a's steps with b's.
 void MultiplySteps(const Bf16* a, const Bf16* b, int64_t steps, ConstRows from, Rows to, Ahead& ahead) {
   constexpr auto kWord = static_cast<int64_t>(sizeof(float));
   constexpr int64_t kRow = kTile / kTileRows * static_cast<int64_t>(sizeof(Bf16));
-  asm volatile("" ::: "memory");  // GCC 12's intrinsics do not say that they read memory
+  asm volatile("" ::: "memory");  // GCC 12's intrinsics do not declare that they read memory
   if (from.data == nullptr) {
     _tile_zero(0);
     _tile_zero(1);
@@ -105,8 +105,8 @@ class Blocks {
   }
 
   void Run() const {
-    constexpr int64_t kWorth = 64;   // products of two panels' steps that are worth waking a thread
-    constexpr int64_t kPacking = 7;  // of a panel, in products of two
+    constexpr int64_t kWorth = 64;   // multiplications of two panels' steps that are worth waking a thread
+    constexpr int64_t kPacking = 7;  // cost of packing a panel, in multiplications of two steps
     const int64_t rows = Parts(s_.m, kPanel), columns = Parts(s_.n, kPanel),
                   worth = rows * columns * Parts(s_.k, kStep) / kWorth;
     const auto threads = static_cast<int>(std::clamp<int64_t>(worth, 1, Threads()));
@@ -122,11 +122,11 @@ class Blocks {
   }
 
  private:
-  /// Where the sums of a pair of panels of a and one of b go.
+  /// The destination of the sums of a pair of a's panels and one of b's.
   struct Target {
-    int64_t row, column, depth;  ///< of the first element
+    int64_t row, column, depth;  ///< indices of the first element
     int64_t panels, rows, columns;
-    float* sums;  ///< scratch for them
+    float* sums;  ///< scratch memory for the sums
     bool IsWhole() const { return rows == panels * kPanel && columns == kPanel; }
   };
 
@@ -174,8 +174,8 @@ class Blocks {
     }
   }
 
-  /// The sums of a pair, chunk by chunk of the contracted dim. They are stored where they belong if they belong in c as
-  /// they are.
+  /// Computes the sums of a pair, chunk by chunk of the contracted dim. They are stored directly in c if they need no
+  /// further work there.
   void Multiply(const Bf16* a, const Bf16* b, int64_t steps, const Bf16* next, const Target& t) const {
     const bool adds_to_c = c_.dtype == Dtype::kF32 && (accumulate_ || t.depth > 0), ends = t.depth + depth_ >= s_.k,
                in_place = c_.dtype == Dtype::kF32 && !adds_to_c && t.IsWhole();
@@ -198,7 +198,7 @@ class Blocks {
                               : Finish(t, r, c_.As<Bf16>() + at + r * s_.c_row, false);
   }
 
-  /// Row r of a target: sums, sums plus a bias, or what is there plus sums.
+  /// Finishes row r of a target: sums, sums plus a bias, or the old value plus sums.
   template <typename T>
   void Finish(const Target& t, int64_t r, T* to, bool add) const {
     const float* from = t.sums + r * kPanel;
@@ -215,7 +215,7 @@ class Blocks {
   const bool accumulate_;
   const Bf16* bias_;
   const int64_t depth_;    ///< elements of a block's contracted dim
-  const bool keeps_sums_;  ///< between blocks along the contracted dim, in scratch: c is bf16
+  const bool keeps_sums_;  ///< kept between blocks along the contracted dim, in scratch memory, because c is bf16
 };
 
 }  // namespace

@@ -2,8 +2,8 @@
 //
 // A panel is 32 rows of a GEMM's left operand or 32 columns of its right one. It is packed in steps of 32 elements of
 // the contracted dim: two tiles of 16 rows of 16 words, a word being two bf16 that are adjacent along the contracted
-// dim. A left tile has a row of the panel in each of its rows. A right tile has a pair of the contracted dim there,
-// with a word for each column of the panel. So one is the other with words transposed.
+// dim. A left tile has a row of the panel in each of its rows. A right tile has a pair of the contracted dim in each
+// row, with a word for each column of the panel. So each is the other with words transposed.
 #pragma once
 
 #include "amx_gemm.hpp"
@@ -16,7 +16,7 @@ inline constexpr int64_t kStep = 32;                    ///< elements of the con
 inline constexpr int64_t kTile = kTileRows * kStep;     ///< elements
 inline constexpr int64_t kPackedStep = kPanel * kStep;  ///< elements: two tiles
 
-/// An operand, seen from its kept dim: element (i, p) is at data[i * row + p * depth], p along the contracted dim.
+/// An operand in terms of its kept dim: element (i, p) is at data[i * row + p * depth], p along the contracted dim.
 /// Either stride is 1.
 struct PackedFrom {
   const Bf16* data;
@@ -29,7 +29,7 @@ enum class Side : uint8_t { kLeft, kRight };
 /// A tile in registers, by rows.
 using TileWords = Floats[kTileRows];
 
-/// The first `elements` of a step; none below 1, all from 32 on.
+/// The mask of the first `elements` of a step; none below 1, all from 32 on.
 inline __mmask32 MaskOf(int64_t elements) {
   return elements >= kStep ? ~__mmask32{0} : (__mmask32{1} << std::max<int64_t>(elements, 0)) - 1;
 }
@@ -61,7 +61,7 @@ void PackByRow(const PackedFrom& x, int64_t i, int64_t p, Bf16* to) {
   const __mmask32 mask = MaskOf(x.rows - i);
   const Bf16* from = x.data + p * x.depth + i;
   const int64_t depths = x.depths - p;
-  // Element j of one operand beside element j of the other: of the lower halves, and of the upper ones.
+  // Interleaves the elements of both operands: their lower halves, and their upper halves.
   const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
                                        5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0),
                 high = _mm512_add_epi16(low, _mm512_set1_epi16(kLanes));

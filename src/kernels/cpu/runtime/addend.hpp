@@ -1,12 +1,12 @@
-// The optional addend of norms and of their gradients. Every result is rounded to its type where an op of its own would
-// round it.
+// The optional addend of norms and of their gradients. Every result is rounded to its type as a separate op would round
+// it.
 #pragma once
 
 #include "vector.hpp"
 
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
-/// Rows of x, or with an addend the sums of both, which Load also writes to `sum`. No addend: nullptr.
+/// Rows of x or, with an addend, rounded sums of x and addend, which Load also writes to `sum`. No addend: nullptr.
 template <typename T>
 struct RowsWithAddend {
   const T *x, *addend;
@@ -25,11 +25,11 @@ struct RowsWithAddend {
     Store(sum + c, rounded, lanes);
     return rounded;
   }
-  /// Memory with what Load has returned.
+  /// Memory that holds the results of Load.
   const T* Loaded() const { return addend == nullptr ? x : sum; }
 };
 
-/// Stores v, or v + addend, v being rounded first.
+/// Stores v, or v + addend; v is rounded first.
 template <typename T, typename Lanes>
 void StoreWithAddend(const T* addend, T* y, int64_t c, Floats v, Lanes lanes) {
   Store(y + c, addend == nullptr ? v : Opaque(Rounded<T>(v)) + Load(addend + c, lanes), lanes);

@@ -40,7 +40,7 @@ Floats SumOverRows(int64_t rows, Term term) {
   });
 }
 
-/// Calls f(c, lanes) for every vector of columns, on as many threads as the matrix is worth.
+/// Calls f(c, lanes) for every vector of columns, on a number of threads that suits the size.
 template <typename F>
 void ForColumns(int64_t rows, int64_t columns, F f) {
   const int64_t grain = (RowGrain(rows) + kLanes - 1) / kLanes * kLanes;
@@ -60,7 +60,7 @@ struct ColumnOutputs {
   bool accumulate;
 };
 
-/// The sums of SumOverRows, bit by bit, in a pass over whole rows that does other work, too: pass(r) is called for
+/// The sums of SumOverRows, bit by bit, in a pass over whole rows that also does other work: pass(r) is called for
 /// every row, then each term(r, c, lanes), one per sum, for its columns. Threads own blocks of rows.
 template <typename Pass, typename... Terms>
 void SumInPass(int64_t rows, int64_t columns, const ColumnOutputs<sizeof...(Terms)>& outputs, Pass pass,

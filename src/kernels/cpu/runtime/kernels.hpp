@@ -1,4 +1,4 @@
-// The cpu backend's kernels, and what they share: the choice of element type, and loops over elements and rows.
+// The cpu backend's kernels, and their common parts: the choice of element type, and loops over elements and rows.
 #pragma once
 
 #include <cmath>
@@ -26,13 +26,13 @@ void ForElementType(Dtype dtype, F f) {
   }
 }
 
-/// Calls f(i, lanes) for all of n elements, on as many threads as they are worth.
+/// Calls f(i, lanes) for all of n elements, on a number of threads that suits n.
 template <typename F>
 void ForElements(int64_t n, F f) {
   ParallelRanges(n, kWorthAThread, [&](int64_t begin, int64_t end) { ForLanes(begin, end, f); });
 }
 
-/// Calls f(r) for all rows of `width` elements, on as many threads as they are worth.
+/// Calls f(r) for all rows of `width` elements, on a number of threads that suits the size.
 template <typename F>
 void ForRows(int64_t rows, int64_t width, F f) {
   ParallelRanges(rows, RowGrain(width), [&](int64_t begin, int64_t end) {

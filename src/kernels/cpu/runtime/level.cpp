@@ -1,4 +1,4 @@
-// Which instructions the processor has, and which of them kernels use.
+// The instructions that the processor has, and the level that kernels use.
 #include "level.hpp"
 
 #include <fmt/ranges.h>
@@ -32,7 +32,7 @@ bool HasAmxBf16() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22 & 1) != 0 && (d >> 24 & 1) != 0;
 }
 
-/// Linux grants the tiles' registers to a process that asks (arch_prctl(2)); all of its threads then have them.
+/// Linux grants the tile registers to a process on request (arch_prctl(2)); all of its threads then have them.
 bool AmxIsGranted() {
 #if defined(__linux__)
   constexpr long kRequestComponent = 0x1023, kTileData = 18;
@@ -42,7 +42,8 @@ bool AmxIsGranted() {
 #endif
 }
 
-// What src/kernels/meson.build compiles each level with. The compiler's function asks the system, too.
+// Checks the instruction sets with which src/kernels/meson.build compiles each level. The compiler's function asks the
+// system, too.
 Level HighestLevel() {
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Level::kBaseline;
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||

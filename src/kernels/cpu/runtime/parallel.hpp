@@ -12,7 +12,7 @@
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
 /// Calls f(begin, end) on adjacent parts of [0, n), one per thread, cut at multiples of `grain`. Fewer than two grains
-/// run on the calling thread alone: choose the grain so that it is worth waking a thread.
+/// run on the calling thread alone: choose a grain with enough work to be worth waking a thread.
 template <typename F>
 void ParallelRanges(int64_t n, int64_t grain, F f) {
   const int64_t grains = (n + grain - 1) / grain;
@@ -41,7 +41,7 @@ void ParallelTasks(int64_t n, F f) {
   for (int64_t i = 0; i < n; ++i) f(i);
 }
 
-/// Elements of work below which a part stays on one thread.
+/// A part with less work than this number of elements stays on one thread.
 inline constexpr int64_t kWorthAThread = 16384;
 
 /// Rows of `width` elements that are worth a thread.

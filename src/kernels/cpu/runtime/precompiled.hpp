@@ -1,4 +1,4 @@
-// Headers that most kernels include: what a build with -Db_pch=true parses once per level (src/kernels/meson.build).
+// Headers that most kernels include; a build with -Db_pch=true parses them once per level (src/kernels/meson.build).
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -8,7 +8,7 @@
 
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
-/// Elements whose random words a thread makes at a time.
+/// Elements whose random words a thread computes at a time.
 inline constexpr int64_t kWordsAtATime = 1024;
 
 /// Blocks of Philox4x32, one per lane.
@@ -39,7 +39,7 @@ inline void WordsOfBlocks(uint64_t key, int64_t row, int64_t block, uint32_t ste
     for (int64_t j = 0; j < 4; ++j) words[4 * i + j] = of_block[j][i];
 }
 
-/// The words of columns [begin, end) of a row.
+/// Computes the words of columns [begin, end) of a row.
 inline void WordsOfRow(uint64_t key, int64_t row, int64_t begin, int64_t end, uint32_t step, uint32_t* words) {
   constexpr int64_t kColumns = 4 * kLanes;
   for (int64_t column = begin; column < end;) {

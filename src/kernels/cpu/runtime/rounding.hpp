@@ -6,7 +6,7 @@
 
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 
-/// Stores moment 0 or 1, rounded by its bits of each word.
+/// Stores moment 0 or 1, rounded with the moment's bits of each word.
 template <typename Lanes>
 void StoreRounded(Bf16* p, Floats x, Words words, int moment, Lanes lanes) {
   const Words u = std::bit_cast<Words>(x), bits = moment == 0 ? words & 0xffffu : words >> 16;

@@ -1,4 +1,4 @@
-// Memory that kernels need for the length of one call.
+// Scratch memory of kernels for one call.
 #pragma once
 
 #include <cstddef>
@@ -6,12 +6,12 @@
 
 namespace espalier::cpu {
 
-/// What scratch memory is for; each purpose has its own.
+/// Purposes of scratch memory; each has its own.
 enum class ScratchUse { kKernel, kWidened, kPanels, kSums };
 inline constexpr int kScratchUses = 4;
 
-/// At least `bytes` bytes, page-aligned, of the calling thread; valid until its next call for the same use. Grows,
-/// never shrinks, and is given back when the thread ends. Contents are undefined.
+/// At least `bytes` bytes, page-aligned, owned by the calling thread; valid until its next call for the same use.
+/// Grows, never shrinks, and is freed when the thread ends. Contents are undefined.
 std::byte* Scratch(int64_t bytes, ScratchUse use = ScratchUse::kKernel);
 
 inline namespace ESPALIER_CPU_LEVEL {

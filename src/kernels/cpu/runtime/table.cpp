@@ -1,4 +1,4 @@
-// The cpu backend's kernels by op name, at the level that is used.
+// The cpu backend's kernels by op name, at the level in use.
 #include <map>
 
 #include "espalier/kernels/kernel_table.hpp"
@@ -8,7 +8,7 @@
 #include "kernels/read_arguments.hpp"
 #include "level.hpp"
 
-// The tables of all levels, of functions that src/kernels/meson.build compiles once per level.
+// Declares the tables of all levels; src/kernels/meson.build compiles their functions once per level.
 #define ESPALIER_DECLARE(name, function) void function(const function##Args& args);
 #define ESPALIER_ENTRY(name, function) \
   {name, [](const KernelCall& call) { function(ReadArguments<function##Args>(call)); }},

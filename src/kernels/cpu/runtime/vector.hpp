@@ -1,6 +1,6 @@
-// Vectors of fp32 as wide as the level's registers: 16 lanes with AVX-512, 8 with AVX2, 4 with SSE2 and NEON. They are
-// GCC's vector extension; intrinsics are here alone, where GCC 12 makes slow code of plain expressions. Every kernel of
-// this backend computes in these lanes, tails included, so an element's bits do not depend on its place.
+// Vectors of fp32 as wide as the level's registers: 16 lanes with AVX-512, 8 with AVX2, 4 with SSE2 and NEON. They use
+// GCC's vector extension; only this file has intrinsics, where GCC 12 compiles plain expressions to slow code. Every
+// kernel of this backend computes in these lanes, tails included, so an element's bits do not depend on its place.
 #pragma once
 
 #if defined(__SSE2__)
@@ -23,7 +23,7 @@ inline constexpr int64_t kLanes = 8;
 inline constexpr int64_t kLanes = 4;
 #endif
 
-/// Registers for vectors.
+/// Number of vector registers.
 #if defined(__AVX512F__) || defined(__aarch64__)
 inline constexpr int kRegisters = 32;
 #else
@@ -33,10 +33,10 @@ inline constexpr int kRegisters = 16;
 using Floats = float __attribute__((vector_size(4 * kLanes)));
 using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
 using Words = uint32_t __attribute__((vector_size(4 * kLanes)));
-using Halves = uint16_t __attribute__((vector_size(2 * kLanes)));  ///< as many bf16
-using Doubles = double __attribute__((vector_size(4 * kLanes)));   ///< half as many
+using Halves = uint16_t __attribute__((vector_size(2 * kLanes)));  ///< a vector of as many bf16
+using Doubles = double __attribute__((vector_size(4 * kLanes)));   ///< a vector of half as many doubles
 
-/// Number of lanes in use, known to be all of them; an int64_t is a tail.
+/// Number of lanes in use, if it is all of them; an int64_t for a tail.
 using AllLanes = std::integral_constant<int64_t, kLanes>;
 
 inline Floats Broadcast(float x) { return x - Floats{}; }
@@ -47,7 +47,7 @@ constexpr Ints Counted(std::integer_sequence<int, kLane...>) {
 }
 inline constexpr Ints kLaneIndex = Counted(std::make_integer_sequence<int, kLanes>());
 
-/// Sixteen bits to 32, and back of words below 2^16. (GCC 12 warns of AVX-512's intrinsics without a mask.)
+/// Widens 16 bits to 32, and narrows words below 2^16. (GCC 12 warns about AVX-512's intrinsics without a mask.)
 inline Words Unsigned(Halves x) {
 #if defined(__AVX512F__)
   return std::bit_cast<Words>(_mm512_maskz_cvtepu16_epi32(0xffff, std::bit_cast<__m256i>(x)));
@@ -87,7 +87,7 @@ inline Floats Interleave(Halves low, Halves high) {
   return std::bit_cast<Floats>(Unsigned(low) | (Unsigned(high) << 16));
 }
 
-/// The same of numbers that are narrowed.
+/// The same for numbers that are narrowed.
 inline Floats NarrowPairs(Floats low, Floats high) {
 #ifdef __AVX512BF16__
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
@@ -100,7 +100,7 @@ inline Floats NarrowPairs(Floats low, Floats high) {
 #endif
 }
 
-/// The level multiplies pairs of bf16.
+/// Whether the level multiplies pairs of bf16.
 #ifdef __AVX512BF16__
 inline constexpr bool kHasBf16Dot = true;
 #else
@@ -148,7 +148,7 @@ Floats Rounded(Floats x) {
   return x;
 }
 
-/// x unchanged, hidden from the compiler: a multiplication is rounded before its result is added to something
+/// x unchanged, but opaque to the compiler: a multiplication is rounded before its result is added
 /// (-ffp-contract=fast).
 inline Floats Opaque(Floats x) {
 #if defined(__AVX512F__)
@@ -171,7 +171,7 @@ inline void ForLanes(int64_t begin, int64_t end, F f) {
   if (i < end) f(i, end - i);
 }
 
-/// a > b ? a : b, so b where one is NaN; and a < b ? a : b. (GCC 12 warns of AVX-512's intrinsics without a mask.)
+/// a > b ? a : b, so b if one is NaN; and a < b ? a : b. (GCC 12 warns about AVX-512's intrinsics without a mask.)
 inline Floats Max(Floats a, Floats b) {
 #if defined(__AVX512F__)
   return _mm512_maskz_max_ps(0xffff, a, b);
@@ -208,7 +208,7 @@ inline Floats SquareRoot(Floats x) {
 #endif
 }
 
-/// All lanes, widened exactly: the lower half of them, and the upper one.
+/// All lanes, widened exactly: the lower half and the upper half.
 struct Wide {
   Doubles low, high;
 };
@@ -251,7 +251,8 @@ inline float MaxOf(Floats x) {
   return Folded(v, [](float a, float b) { return a > b ? a : b; });
 }
 
-/// Sixteen sums at every level: of fewer, the long ones would round off more, and additions would wait for each other.
+/// Sixteen sums at every level: with fewer, long sums would have larger rounding errors, and additions would wait for
+/// each other.
 struct Sums {
   Floats part[16 / kLanes] = {};
 };
@@ -273,14 +274,14 @@ inline void ForSums(int64_t begin, int64_t end, F f) {
   }
 }
 
-/// All of them, as the same tree at every level.
+/// The sum of all parts, as the same tree at every level.
 inline float Sum(Sums sums) {
   for (int64_t width = 16 / kLanes / 2; width > 0; width /= 2)
     for (int64_t i = 0; i < width; ++i) sums.part[i] += sums.part[i + width];
   return Sum(sums.part[0]);
 }
 
-/// x, with 0 in the lanes from `lanes` on. Any count: none below 1, all from kLanes on.
+/// x, with 0 in the lanes from `lanes` on. Any count: keeps none below 1, all from kLanes on.
 inline Floats KeepFirst(Floats x, int64_t lanes) {
   return kLaneIndex < static_cast<int32_t>(lanes < 0 ? 0 : lanes > kLanes ? kLanes : lanes) ? x : Floats{};
 }
@@ -313,8 +314,8 @@ inline Floats Exp(Floats x) {
 }
 
 /// 2^t for t <= 127 to within 1 ulp; 2^-125 below, NaN for NaN. t = n + f with |f| <= 1/2, then the polynomial of
-/// degree 6 for 2^f that has the smallest relative error and is 1 at 0 (Remez; 2.6e-9). Where an argument is computed
-/// anyway, its factor log2(e) makes this the faster Exp.
+/// degree 6 for 2^f that has the smallest relative error and is 1 at 0 (Remez; 2.6e-9). If the argument can include the
+/// factor log2(e) at no cost, this is faster than Exp.
 inline Floats PowerOfTwo(Floats t) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   const Floats bounded = Max(Broadcast(-125.0f), t);
@@ -330,7 +331,7 @@ inline Floats PowerOfTwo(Floats t) {
   return p * std::bit_cast<Floats>((std::bit_cast<Ints>(shifted) + 127) << 23);
 }
 
-/// Swaps, of every pair of lanes `kStride` apart, the upper one of `a` with the lower one of `b`.
+/// For every pair of lanes `kStride` apart, swaps the upper lane of `a` with the lower lane of `b`.
 template <int kStride, int... kLane>
 inline void SwapLanes(Floats& a, Floats& b, std::integer_sequence<int, kLane...>) {
   const Floats low = __builtin_shufflevector(a, b, ((kLane & kStride) != 0 ? kLane - kStride + kLanes : kLane)...);
@@ -353,7 +354,8 @@ inline void Transpose(Floats (&x)[kLanes]) {
   if constexpr (kLanes > 8) TransposeStep<8>(x);
 }
 
-/// Halves of the products of words with one, which GCC 12 makes slow multiplications of 64 bits of.
+/// High and low halves of the products of words with a constant, for which GCC 12 would use slow 64-bit
+/// multiplications.
 struct Products {
   Words high, low;
 };

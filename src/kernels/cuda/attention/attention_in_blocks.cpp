@@ -65,7 +65,7 @@ FusedMemory OperandsOf(const AttentionInBlocks& a, const AttentionBlock& block, 
   return memory;
 }
 
-/// The operands of backward but lse.
+/// The operands of backward except lse.
 FusedMemory GradOperandsOf(const AttentionInBlocks& a, const AttentionBlock& block, const AttentionGradArgs& args,
                            const Workspace& workspace) {
   FusedMemory memory = OperandsOf(a, block, args, workspace);
@@ -88,7 +88,7 @@ struct Gradient {
   int64_t width;
 };
 
-/// lse of a block's queries, dense: cuDNN reads it no other way.
+/// lse of a block's queries, dense, as cuDNN requires.
 void* LseOf(const AttentionInBlocks& a, const AttentionBlock& block, const float* lse, float* taken,
             cudaStream_t stream) {
   if (block.queries == a.whole.queries) return const_cast<float*>(lse);

@@ -7,11 +7,11 @@
 
 namespace espalier::cuda {
 
-/// Chooses and compiles every block's kernel. False if the library lacks one after all.
+/// Chooses and compiles every block's kernel. False if the library lacks one.
 bool PrepareInBlocks(const AttentionInBlocks& blocks, int64_t workspace_bytes);
 bool PrepareGradInBlocks(const AttentionInBlocks& blocks, int64_t workspace_bytes);
 
-/// Runs what was prepared.
+/// Runs the prepared kernels.
 void AttentionByBlocks(const AttentionInBlocks& blocks, const AttentionArgs& args, const LaunchContext& context);
 void AttentionGradByBlocks(const AttentionInBlocks& blocks, const AttentionGradArgs& args,
                            const LaunchContext& context);

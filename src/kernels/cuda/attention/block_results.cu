@@ -5,7 +5,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// A row of the fp32 results that a block changes, and the row of the block that it takes, if any.
+/// A row of the fp32 results that a block changes, and the row of the block that is added to it, if any.
 struct TargetRow {
   int64_t batch, row, part;
   bool in_block;

@@ -1,4 +1,5 @@
-// Launchers that combine the results of attention's blocks: bf16, dense over a block's rows, into fp32 over all rows.
+// Launchers that combine the results of attention's blocks: from bf16, dense over a block's rows, to fp32 over all
+// rows.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +13,7 @@ struct BlockRows {
   int64_t batch, length, begin, rows;
 };
 
-/// What the fp32 results hold: the blocks so far, or nothing, not even zeros. In the latter case rows outside of the
+/// The content of the fp32 results: sums of the blocks so far, or undefined values. If undefined, rows outside of the
 /// block become empty sums.
 enum class Before : bool { kNothing, kSums };
 
@@ -29,7 +30,7 @@ void LaunchMergeBlock(const BlockRows& rows, const SoftmaxBlock& part, Before be
 void LaunchAddBlock(const BlockRows& rows, int64_t width, const void* part, Before before, float* sum,
                     cudaStream_t stream);
 
-/// part f32[b,heads,rows] = those rows of lse f32[b,heads,length]
+/// part f32[b,heads,rows] = the block's rows of lse f32[b,heads,length]
 void LaunchTakeRows(const BlockRows& rows, int64_t heads, const float* lse, float* part, cudaStream_t stream);
 
 }  // namespace espalier::cuda

@@ -1,4 +1,4 @@
-// Which part of an attention call the library computes at once.
+// Which part of an attention call the library computes in one call.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace espalier::cuda {
 
-/// What the library says of a part: the bytes of workspace that it wants, or why it has no kernel.
+/// The library's answer about a part: bytes of workspace, or why it has no kernel.
 struct Offer {
   int64_t bytes = 0;
-  std::string refusal;  ///< "": it has one
+  std::string refusal;  ///< "": it has a kernel
 };
 
 /// The first of PartsFrom(`shape`, `first`) whose workspace has at most `usable` bytes. Nothing if there is none, or if
-/// the library refuses one: then the plain kernels must compute the call. Whatever is not `first` is noted as a
-/// fallback, in which `call` describes the call.
+/// the library refuses one: then the plain kernels must compute the call. A choice other than `first` is noted as a
+/// fallback; `call` describes the call in the note.
 std::optional<AttentionPart> ChoosePart(const AttentionShape& shape, AttentionPart first, int64_t usable,
                                         const std::function<Offer(AttentionPart)>& ask, const std::string& call);
 

@@ -1,4 +1,4 @@
-// cuDNN's fused attention, driven by its front end's graphs. This file alone includes the front end: it takes most of a
+// cuDNN's fused attention, through its front end's graphs. Only this file includes the front end, which takes most of a
 // minute to compile.
 #include "fused_attention.hpp"
 
@@ -30,8 +30,8 @@ enum Id : int64_t { kQ = 1, kK, kV, kO, kLse, kDo, kDq, kDk, kDv };
 
 enum class Direction { kForward, kBackward };
 
-/// The call that a graph serves: `part` of the sequences and heads of tensors that hold `whole`. Operands may be rows
-/// of longer sequences. Before a part is chosen, `part` is the one of the plan.
+/// The call that a graph computes: `part` of the sequences and heads of tensors that hold `whole`. Operands may be rows
+/// of longer sequences. Before a part is chosen, `part` is the planned one.
 struct Key {
   AttentionShape whole;
   AttentionPart part;
@@ -128,13 +128,13 @@ class Builder {
   /// [b,h,s,e] of a part of tensors that hold the rows of all heads side by side.
   Dims QueryDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, key_.whole.head_dim}; }
   Dims KeyDims() const { return {key_.part.batch, key_.part.kv_heads, key_.whole.keys, key_.whole.head_dim}; }
-  /// Sequences of so many rows, one after the other. Results are dense.
+  /// Consecutive sequences of `rows` rows each. Results are dense.
   Dims QueryStrides(int64_t rows) const { return StridesOf(rows, key_.whole.QueryRow()); }
   Dims KeyStrides(int64_t rows) const { return StridesOf(rows, key_.whole.KeyRow()); }
   Dims ResultStrides(int64_t rows) const { return StridesOf(rows, key_.whole.heads * key_.whole.head_dim); }
   Dims StridesOf(int64_t rows, int64_t row) const { return {rows * row, key_.whole.head_dim, row, 1}; }
   Dims LseDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, 1}; }
-  /// Dense: where heads are cut, there is one sequence.
+  /// Dense: if heads are split, there is only one sequence.
   Dims LseStrides() const { return {key_.Heads() * key_.whole.queries, key_.whole.queries, 1, 1}; }
 
   TensorAttributes Input(Id id, Dims dims, Dims strides, fe::DataType_t type = fe::DataType_t::BFLOAT16) {
@@ -194,7 +194,8 @@ std::string ToString(const Key& key) {
                      w.head_dim, w.keys, w.kv_heads, key.causal ? "causal" : "not causal", window);
 }
 
-/// The graph of a call, cut to the part that it computes at once; without a graph the plain kernels compute the call.
+/// The graph of a call, cut to the part that it computes in one call; without a graph the plain kernels compute the
+/// call.
 struct ChosenGraph {
   Key key;
   std::shared_ptr<fe::graph::Graph> graph;
@@ -218,7 +219,7 @@ ChosenGraph Choose(const Key& planned, int64_t usable) {
 }
 
 /// Made once for each call, before the first step, and again if the same call has less memory elsewhere. Graphs are
-/// never destroyed: when a process ends, the libraries that cuDNN loaded after this was first called have ended before.
+/// never destroyed: when a process ends, libraries that cuDNN loaded after the first call have already ended.
 const ChosenGraph& Find(const Key& planned, int64_t usable) {
   static std::mutex mutex;
   static auto& graphs = *new std::map<Key, ChosenGraph>;
@@ -239,7 +240,7 @@ void Execute(const ChosenGraph& chosen, const FusedMemory& m, cudaStream_t strea
     throw std::runtime_error(fmt::format("cuDNN failed in {}: {}", ToString(key), error.get_message()));
 }
 
-/// As many bytes of workspace as one part of a call may use.
+/// Bytes of workspace that one part of a call may use.
 int64_t Usable(const FusedCall& call, Direction direction, int64_t bytes) {
   return direction == Direction::kBackward ? UsableByPart(call, bytes) : UsableBytes(bytes);
 }

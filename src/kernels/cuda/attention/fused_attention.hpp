@@ -1,5 +1,4 @@
-// cuDNN's attention. Its front end is included by fused_attention.cpp alone; the emulation has a plain loop in its
-// place.
+// cuDNN's attention. Only fused_attention.cpp includes its front end; the emulation replaces it with a plain loop.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,11 +7,11 @@
 
 namespace espalier::cuda {
 
-/// Compute capability of the current device, its first number; 0 where there is no cuDNN.
+/// Major compute capability of the current device; 0 without cuDNN.
 int FusedAttentionMajor();
 
-/// Extents of a call, whose mask is causal or none, the rows per sequence of the tensors that its operands are slices
-/// of, and how its deterministic backward is computed.
+/// Extents of a call with a causal mask or none, the rows per sequence of the tensors that its operands are slices of,
+/// and the method of its deterministic backward.
 struct FusedCall {
   AttentionShape shape;
   int64_t query_rows, key_rows;
@@ -22,8 +21,7 @@ struct FusedCall {
 /// Device memory. Operands: q and, backward, o and d_o [b,s,h e], k and v [b,t,g e], bf16; sequences are `query_rows`
 /// or `key_rows` rows apart. Dense: results (forward o; dq, dk, dv) in bf16 and lse f32 [b,h,s]. With shape.joined_row
 /// the rows of q, k and v, and of dq, dk and dv, are columns of wider ones. Backward expects o and
-/// lse of the whole softmax, even if it is given only some of the keys: gradients are then the contribution of these
-/// keys.
+/// lse of the whole softmax, even if it gets only some of the keys: gradients are then the contribution of these keys.
 struct FusedMemory {
   void *q, *k, *v, *o, *lse;
   void *d_o, *dq, *dk, *dv;  ///< backward only
@@ -31,12 +29,12 @@ struct FusedMemory {
   int64_t workspace_bytes;
 };
 
-/// Chooses and compiles. False if the library has no kernel after all, or none that does with the workspace: that is
-/// noted as a fallback. Throws UserError (kDeck) if the library is too old for the method of backward.
+/// Chooses and compiles. False if the library has no kernel, or none that fits the workspace: that is noted as a
+/// fallback. Throws UserError (kDeck) if the library is too old for the method of backward.
 bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes);
 bool PrepareFusedAttentionGrad(const FusedCall& call, int64_t workspace_bytes);
 
-/// What was prepared.
+/// Runs a prepared call.
 void FusedAttention(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream);
 void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaStream_t stream);
 

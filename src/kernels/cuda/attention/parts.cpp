@@ -9,7 +9,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// Runs every other part. Never destroyed: when a process ends, the driver may have ended before.
+/// The stream that runs every other part. Never destroyed: when a process ends, the driver may have ended before.
 struct SideStream {
   SideStream() {
     constexpr int kLowest = 0;
@@ -35,13 +35,13 @@ const SideStream& Side() {
   return side;
 }
 
-/// What is not deterministic is one part.
+/// A call that need not be deterministic is one part.
 int64_t StreamsOf(const FusedCall& call) {
   if (!GetCudaKernelOptions().deterministic) return 1;
   return std::min(call.backward.streams, PartsIn(call.shape, PartOfBackward(call.shape, call.backward)));
 }
 
-/// bf16 `elements` further on.
+/// The address of a bf16 tensor, `elements` further on.
 void* Advanced(void* data, int64_t elements) {
   return data == nullptr ? nullptr : static_cast<std::byte*>(data) + elements * 2;
 }

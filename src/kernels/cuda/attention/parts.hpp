@@ -1,4 +1,4 @@
-// The parts of an attention call that the library computes one by one, or two at the same time on streams of their own.
+// The parts of an attention call that the library computes one by one, or two at the same time on separate streams.
 #pragma once
 
 #include <functional>
@@ -7,10 +7,10 @@
 
 namespace espalier::cuda {
 
-/// Bytes of workspace that each part of a call may use, of `bytes` that are planned for the call.
+/// Bytes of workspace that each part of a call may use, given the `bytes` that are planned for the call.
 int64_t UsableByPart(const FusedCall& call, int64_t bytes);
 
-/// Creates what ForEachPart needs. Before the first step: no step may create streams.
+/// Creates the stream that ForEachPart needs. Call it before the first step: no step may create streams.
 void PrepareParts(const FusedCall& call);
 
 /// Issues `run` for every part with the part's memory. With two streams every other part runs on a stream that waits

@@ -6,13 +6,13 @@ namespace {
 
 constexpr float kInfinity = INFINITY;
 
-/// The running softmax of the thread's 4 queries, the same in all 16 threads of a row: the largest score so far, and
+/// State of the softmax for the thread's 4 queries, the same in all 16 threads of a row: the largest score so far, and
 /// the sum of exp(score - largest).
 struct RunningSoftmax {
   float largest[kOwn], sum[kOwn];
 
   /// Converts scores of the tile of keys at row `key` into weights in shared memory; returns in `rescale` the factor of
-  /// row i's earlier sums. Dropout counts in the weights, not in the sums.
+  /// row i's earlier sums. Dropout applies to the weights, not to the sums.
   __device__ void Add(float (&scores)[kOwn][kOwn], float (&rescale)[kOwn], const Shared& s, const OwnFactors& factors,
                       int64_t key) {
     const Place at;

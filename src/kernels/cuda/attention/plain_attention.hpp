@@ -1,5 +1,5 @@
-// The plain attention kernels, which take any mask and any order of positions. cuDNN's are faster where they serve.
-// Included by nvcc.
+// The plain attention kernels, which support any mask and any order of positions. cuDNN's are faster if they support
+// the call. Included by nvcc.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,7 @@
 
 namespace espalier::cuda {
 
-/// The widest head that these kernels take: a row of results is in registers.
+/// The widest head that these kernels support: a row of results is in registers.
 inline constexpr int64_t kMaxHeadDim = 256;
 
 void LaunchAttention(const AttentionArgs& args, cudaStream_t stream);

@@ -1,13 +1,13 @@
-// The adjoint of attention, in fp32. With p the probabilities and f the factors of dropout: dv_j = sum of p f do_i, ds
+// The gradient of attention, in fp32. With p the probabilities and f the factors of dropout: dv_j = sum of p f do_i, ds
 // = p (f do_i . v_j - do_i . o_i) scale, dq_i = sum of ds k_j, dk_j = sum of ds q_i (Dao 2023, algorithm 2). dq is
-// summed by blocks of queries, dk and dv by blocks of keys: scores are computed twice, and no two blocks add to one
-// place.
+// summed by blocks of queries, dk and dv by blocks of keys: scores are computed twice, and no two blocks add to the
+// same element.
 #include "tiles.cuh"
 
 namespace espalier::cuda {
 namespace {
 
-/// do_i . o_i of the thread's 4 rows, in all 16 threads of a row.
+/// mean[i] = do_i . o_i for the thread's 4 rows, in all 16 threads of a row.
 template <typename T>
 __device__ void MeanAdjoints(const TileRows<T>& o, const TileRows<T>& d_o, float (&mean)[kOwn]) {
   const Place at;
@@ -19,7 +19,7 @@ __device__ void MeanAdjoints(const TileRows<T>& o, const TileRows<T>& d_o, float
   }
 }
 
-/// Log of the softmax denominator of a query; 0 beyond the last.
+/// Log of the softmax denominator of a query; 0 after the last query.
 __device__ float LseAt(const AttentionGradArgs& a, int64_t batch, int64_t head, int64_t query) {
   const AttentionShape& s = a.shape;
   return query < s.queries ? a.lse[(batch * s.heads + head) * s.queries + query] : 0.0f;
@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionGradArgs a)
   dq.Store(a.dq, tile.Offset(), q);
 }
 
-/// dk and dv: one block per 64 keys of a kv head, which all heads of its group see. Rows of its tiles are keys, columns
-/// queries.
+/// dk and dv: one block per 64 keys of a kv head, which all heads of its group share. Rows of its tiles are keys,
+/// columns are queries.
 template <typename T, int kChunks>
 __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionGradArgs a) {
   SHARED_ARRAY(float, memory);

@@ -1,6 +1,6 @@
-// Tiles of 64 by 64 scores, shared by attention and its adjoint. A block of 256 threads is arranged as 16 by 16: thread
-// (y, x) has rows y + 16 i and columns x + 16 j of a tile, so the 16 threads of a row are half a warp. head_dim is
-// staged 32 elements at a time: shared memory does not grow with it.
+// Tiles of 64 by 64 scores, shared by attention and its gradient. A block of 256 threads is arranged as 16 by 16:
+// thread (y, x) has rows y + 16 i and columns x + 16 j of a tile, so the 16 threads of a row are half a warp. head_dim
+// is staged 32 elements at a time: shared memory does not grow with it.
 #pragma once
 
 #include "espalier/kernels/cuda/launch.cuh"
@@ -27,8 +27,8 @@ __device__ inline void Put(const Array& to, int64_t i, float x) {
 /// A block's shared memory.
 struct Shared {
   float *a, *b;       ///< staged rows
-  float* weights;     ///< a tile of probabilities, or of their adjoints
-  float *lse, *mean;  ///< of 64 queries
+  float* weights;     ///< a tile of probabilities, or of their gradients
+  float *lse, *mean;  ///< for 64 queries
 
   __device__ explicit Shared(float* memory)
       : a(memory),
@@ -38,7 +38,7 @@ struct Shared {
         mean(lse + kTile) {}
 };
 
-/// Place of the calling thread in its block.
+/// The calling thread's position in its block.
 struct Place {
   int y = static_cast<int>(threadIdx.x) / kSide, x = static_cast<int>(threadIdx.x) % kSide;
 
@@ -59,7 +59,7 @@ struct TileRows {
   }
 };
 
-/// Where the tile of rows [row, row + 64) of one head begins, in elements. Results (o and its gradient) are dense.
+/// Offset of the tile of rows [row, row + 64) of one head, in elements. Results (o and its gradient) are dense.
 __device__ inline int64_t QueryOffset(const AttentionShape& s, int64_t batch, int64_t head, int64_t row) {
   return (batch * s.queries + row) * s.QueryRow() + head * s.head_dim;
 }
@@ -83,7 +83,7 @@ __device__ TileRows<T> KeyRows(const Array& x, const AttentionShape& s, int64_t 
   return {x.As<T>() + KeyOffset(s, batch, kv_head, row), s.KeyRow(), Min(s.keys - row, kTile), s.head_dim};
 }
 
-/// The 64 queries of one head that a block takes. The last queries, which see most keys, come first.
+/// The 64 queries of one head that a block computes. The last queries, which see most keys, come first.
 struct QueryTile {
   const AttentionShape& shape;
   int64_t batch, head, kv_head, query;
@@ -109,14 +109,14 @@ struct QueryTile {
   }
   __device__ int64_t Offset() const { return QueryOffset(shape, batch, head, query); }
   __device__ int64_t OffsetOfResults() const { return ResultOffset(shape, batch, head, query); }
-  /// Of a row of the tile, in [b,h,s].
+  /// Offset of a row of the tile, in [b,h,s].
   __device__ int64_t LseOffset(int row) const { return (batch * shape.heads + head) * shape.queries + query + row; }
 };
 
 __device__ inline float ScaleOf(const AttentionShape& s) { return 1.0f / sqrtf(static_cast<float>(s.head_dim)); }
 
-/// Lowest value of rows [begin, end) that rises with their position. Positions increase except where a chunk of the
-/// zigzag order begins.
+/// Minimum over rows [begin, end) of a value that increases with position. Positions increase except where a chunk of
+/// the zigzag order begins.
 template <typename F>
 __device__ int64_t Lowest(const SequenceShard& shard, int64_t begin, int64_t end, F value_of) {
   int64_t lowest = value_of(begin);
@@ -138,7 +138,7 @@ __device__ inline int64_t HighestPosition(const SequenceShard& shard, int64_t be
   return highest;
 }
 
-/// No query of the tile at row `query` sees a key of the tile at row `key`.
+/// Whether no query of the tile at row `query` sees a key of the tile at row `key`.
 __device__ inline bool IsHidden(const AttentionShape& a, const int32_t* first_keys, int64_t batch, int64_t query,
                                 int64_t key) {
   if (!a.causal) return false;
@@ -150,8 +150,8 @@ __device__ inline bool IsHidden(const AttentionShape& a, const int32_t* first_ke
              a.query_shard, query, query_end, [&](int64_t row) { return a.FirstKey(first_keys, batch, row); });
 }
 
-/// A query sees the keys at its position and before. Rows beyond the last query see nothing, rows beyond the last key
-/// are seen by none. Without a mask all queries come last.
+/// A query sees the keys at its position and before. Rows after the last query see nothing; no query sees rows after
+/// the last key. Without a mask all queries have the last position.
 __device__ inline int64_t QueryPosition(const AttentionShape& a, int64_t row) {
   if (row >= a.queries) return -1;
   return a.causal ? a.query_shard.PositionOf(row) : INT64_MAX - 1;
@@ -170,7 +170,7 @@ struct OwnKeys {
   }
 };
 
-/// The same of queries, with the first keys that they see.
+/// The same for queries, with the first keys that they see.
 struct OwnQueries {
   int64_t at[kOwn], first_key[kOwn];
 
@@ -181,11 +181,11 @@ struct OwnQueries {
       first_key[i] = a.causal && row < a.queries ? a.FirstKey(first_keys, batch, row) : 0;
     }
   }
-  /// Query i of the thread sees a key at this position.
+  /// Whether query i of the thread sees a key at this position.
   __device__ bool Sees(int i, int64_t key) const { return first_key[i] <= key && key <= at[i]; }
 };
 
-/// What dropout multiplies the probabilities of the thread's 4 queries with.
+/// Dropout factors of the probabilities of the thread's 4 queries.
 struct OwnFactors {
   const DropoutMask& mask;
   const SequenceShard& keys;
@@ -199,7 +199,7 @@ struct OwnFactors {
     for (int i = 0; i < kOwn && mask.Drops(); ++i)
       if (first + kSide * i < a.queries) tokens[i] = mask.tokens[batch * a.queries + first + kSide * i];
   }
-  /// Of query i of the thread and a row of keys.
+  /// The factor for query i of the thread and a row of keys.
   __device__ float At(int i, int64_t row) const {
     return mask.Drops() ? mask.OfProbability(tokens[i], head, keys.PositionOf(row), step) : 1.0f;
   }
@@ -234,7 +234,7 @@ __device__ void RowDots(const TileRows<T>& a, const TileRows<T>& b, const Shared
   }
 }
 
-/// What a thread sums of its 4 rows of a result: columns x and x + 16 of every 32.
+/// A thread's sums for its 4 rows of a result: columns x and x + 16 of every 32.
 template <int kChunks>
 struct Sums {
   float at[kChunks][kOwn][kOwnColumns] = {};
@@ -281,7 +281,7 @@ struct Sums {
   }
 };
 
-/// Sum and maximum over the 16 threads of a row.
+/// Sum over the 16 threads of a row.
 __device__ inline float RowSum(float x) {
   for (int lanes = kSide / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
   return x;
@@ -291,7 +291,8 @@ __device__ inline float RowMaximum(float x) {
   return x;
 }
 
-/// Calls f(T{}, Sums<kChunks>{}) for the element type of the inputs and as many chunks of 32 as a head needs.
+/// Calls f(T{}, Sums<kChunks>{}) for the element type of the inputs and the number of 32-element chunks that a head
+/// needs.
 template <typename F>
 void ForKind(Dtype dtype, int64_t head_dim, F f) {
   const auto with = [&](auto element) {

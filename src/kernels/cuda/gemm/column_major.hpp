@@ -1,4 +1,4 @@
-// Our GEMMs as a library sees them that knows column-major matrices alone: c' = b' a'. Pure, so that it is tested
+// Our row-major GEMMs for a library that only knows column-major matrices: c' = b' a'. Pure, so that it is tested
 // without a GPU.
 #pragma once
 
@@ -6,14 +6,14 @@
 
 namespace espalier::cuda {
 
-/// A matrix in memory: element (i, j) at i + j * leading. `transposed`: the GEMM wants its transpose.
+/// A matrix in memory: element (i, j) at i + j * leading. `transposed`: the GEMM uses its transpose.
 struct ColumnMajor {
   bool transposed;
   int64_t rows, columns, leading;
 };
 
-/// b' [n,k], the first operand. Where an extent is 1 both strides may be 1: then the one that makes a column long
-/// enough is meant.
+/// b' [n,k], the first operand. If an extent is 1, both strides may be 1: then the one whose columns are long enough
+/// counts.
 inline ColumnMajor FirstOperand(const GemmShape& s) {
   if (s.b_row == 1 && s.b_column >= s.k) return {true, s.k, s.n, s.b_column};
   return {false, s.n, s.k, s.b_row};

@@ -30,7 +30,7 @@ cublasLtMatrixLayout_t LayoutOf(Dtype dtype, const ColumnMajor& x) {
   return layout;
 }
 
-/// Block i of a matrix is `stride` elements after block i - 1; 0: all are the same one.
+/// Block i of a matrix is `stride` elements after block i - 1; 0: all blocks are the same.
 void SetBlocks(cublasLtMatrixLayout_t layout, int64_t blocks, int64_t stride) {
   const auto count = static_cast<int32_t>(blocks);
   CUBLAS_CALL(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
@@ -49,8 +49,8 @@ void SetScales(cublasLtMatmulDesc_t operation, const float* first, const float* 
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &second, sizeof second));
 }
 
-/// Scales of fp8 operands. Fast accumulation is off: it leaves sums in the tensor cores, which keep about 14 bits of
-/// them on Hopper (DeepSeek-AI 2024, section 3.5.2).
+/// Scales of fp8 operands. Fast accumulation is off: it accumulates in the tensor cores, with about 14 bits on Hopper
+/// (DeepSeek-AI 2024, section 3.5.2).
 void SetScaleModes(cublasLtMatmulDesc_t operation, Scales scales) {
   const int8_t fast = 0;
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
@@ -84,8 +84,8 @@ void Prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttri
   CUBLAS_CALL(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
 }
 
-/// What every algorithm keeps to. Slices of the contracted dim are added up in order from fp32 copies; in place, the
-/// order would be that in which blocks come, and in the output's type sums would be rounded to bf16 in between.
+/// Limits for every algorithm. Slices of the contracted dim are added in order from fp32 copies. Added in place, their
+/// order would be the order in which blocks arrive; in the output's type, sums would be rounded to bf16 in between.
 void SetLimits(cublasLtMatmulPreference_t preference, int64_t workspace_bytes) {
   Prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(UsableBytes(workspace_bytes)));
   const uint32_t all = CUBLASLT_REDUCTION_SCHEME_MASK, ordered = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;

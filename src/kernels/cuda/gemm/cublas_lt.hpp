@@ -22,15 +22,14 @@ namespace espalier::cuda {
 /// The process's handle; made at the first call.
 cublasLtHandle_t CublasHandle();
 
-/// A GEMM as the library takes it. Its matrices are column-major, so it computes c' = b' a': its first operand is our
-/// b.
+/// A GEMM in the library's form. Its matrices are column-major, so it computes c' = b' a': its first operand is our b.
 class CublasGemm {
  public:
   explicit CublasGemm(const Gemm& gemm);
 
   /// The library's candidates within `workspace_bytes`, in the library's order of preference.
   std::vector<cublasLtMatmulHeuristicResult_t> Candidates(int max_count, int64_t workspace_bytes) const;
-  /// Bytes that an algorithm needs, or -1 if it cannot do this GEMM here.
+  /// Bytes that an algorithm needs, or -1 if it cannot compute this GEMM here.
   int64_t WorkspaceOf(const cublasLtMatmulAlgo_t& algorithm) const;
   void Run(const cublasLtMatmulAlgo_t& algorithm, const GemmOperands& operands, cudaStream_t stream) const;
 

@@ -59,8 +59,8 @@ Prepared Prepare(const Gemm& key, int64_t workspace_bytes) {
   return {std::move(gemm), algorithm};
 }
 
-/// The algorithm depends on the workspace, too: training and evaluation may plan different ones. What was prepared is
-/// never destroyed: its library may have ended before.
+/// The algorithm depends on the workspace, too: training and evaluation may plan different ones. Prepared GEMMs are
+/// never destroyed, because their library may have ended before.
 const Prepared& FindPrepared(const Gemm& gemm, int64_t workspace_bytes) {
   static std::mutex mutex;
   static auto& all = *new std::map<std::pair<Gemm, int64_t>, Prepared>;

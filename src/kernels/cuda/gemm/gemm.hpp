@@ -1,4 +1,4 @@
-// GEMMs on the device. gemm.cpp calls cuBLASLt; the emulation (tests/emulation) implements this header by a plain
+// GEMMs on the device. gemm.cpp calls cuBLASLt; the emulation (tests/emulation) implements this header with a plain
 // loop.
 #pragma once
 
@@ -10,24 +10,24 @@
 
 namespace espalier::cuda {
 
-/// What the algorithms are made for: "NVIDIA H200", "cuBLASLt 13.1.0".
+/// GPU and library of the algorithms: "NVIDIA H200", "cuBLASLt 13.1.0".
 struct GemmPlatform {
   std::string gpu, library;
 };
 GemmPlatform GetGemmPlatform();
 
-/// Device memory of a GEMM; `workspace` is free for the length of the call.
+/// Device memory of a GEMM; the call may use `workspace` until it ends.
 struct GemmOperands {
   const void *a, *b;
   const void* bias;                  ///< nullptr: none
-  const float *a_scales, *b_scales;  ///< of fp8 operands, else nullptr
+  const float *a_scales, *b_scales;  ///< scales of fp8 operands, otherwise nullptr
   void* c;
   void* workspace;
   int64_t workspace_bytes;
 };
 
-/// Chooses the algorithm: that of the plan file, else the library's first that stays within the workspace. Throws
-/// UserError (kDoesNotFit) if there is none. A GEMM that was not prepared is at its first call.
+/// Chooses the algorithm: the one in the plan file, else the library's first that stays within the workspace. Throws
+/// UserError (kDoesNotFit) if there is none. A GEMM that was not prepared is prepared at its first call.
 void PrepareGemm(const Gemm& gemm, int64_t workspace_bytes);
 
 /// Issues c = a b, c = a b + bias, or c += a b. No extent is 0.

@@ -30,7 +30,7 @@ DeviceMemory Allocate(int64_t bytes) {
   return DeviceMemory(data);
 }
 
-/// Operands of one GEMM in memory of their own.
+/// Operands of one GEMM in separate memory.
 struct Operands {
   explicit Operands(const GemmDemand& demand)
       : a(Allocate(Bytes(demand.gemm, ElementsOfA(demand.gemm.shape)))),
@@ -49,7 +49,7 @@ struct Operands {
   }
   static int64_t ElementsOfA(const GemmShape& s) { return (s.blocks - 1) * s.a_block + s.m * s.k; }
   static int64_t ElementsOfC(const GemmShape& s) { return (s.blocks - 1) * s.c_block + s.m * s.n; }
-  /// Enough for either operand; their numbers do not matter.
+  /// Enough for either operand; the values do not matter.
   static int64_t ScaleBytes(const Gemm& gemm) { return std::max(gemm.shape.m, gemm.shape.n) * SizeOf(Dtype::kF32); }
   static int64_t Bytes(const Gemm& gemm, int64_t elements) { return elements * SizeOf(gemm.input); }
 

@@ -1,9 +1,9 @@
-// The adjoint needs neither a sort of the ids nor atomics: a block owns some rows of the table, reads all ids (8192 of
-// them are 32 KB, of the second-level cache), lists the tokens that are its rows' in order, and adds these up. For
-// 50000 rows and 8192 tokens that is some 33 MB of ids for every 1024 columns, beside 200 MB of the table's.
+// The gradient of a table needs neither a sort of the ids nor atomics: a block owns some rows of the table, reads all
+// ids (8192 ids are 32 KB, in the second-level cache), lists the tokens of its rows in order, and adds them up. For
+// 50000 rows and 8192 tokens that is about 33 MB of ids per 1024 columns, compared with 200 MB of the table.
 //
-// Tokenizers give frequent tokens the lowest ids. So the rows of a block are far apart: 2^shift, the number of blocks.
-// Blocks of neighbouring rows would leave most of the sums of a text to a few of them.
+// Tokenizers give frequent tokens the lowest ids. So the rows of a block are 2^shift apart, the number of blocks. If a
+// block had neighbouring rows, a few blocks would do most of the sums of a text.
 #include "add_rows.hpp"
 #include "launch_context.hpp"
 #include "pack.cuh"
@@ -13,14 +13,14 @@ namespace {
 
 constexpr int kTableRows = 64, kListed = 1024, kWarps = kThreads / 32;
 
-/// Tokens whose ids are rows of a block: in the order found, and sorted by row.
+/// Tokens whose ids belong to rows of a block: in the order found, and sorted by row.
 struct TokenList {
   int token[kListed], row[kListed], by_row[kListed];
   int begin[kTableRows + 1];
   int warp[kWarps];
 };
 
-/// Appends the calling threads' tokens that are `listed`, in the order of threads; returns the new count.
+/// Appends the tokens of calling threads with `listed`, in the order of threads; returns the new count.
 __device__ int Append(TokenList& list, int count, bool listed, int token, int row) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const uint32_t votes = __ballot_sync(0xffffffffu, listed);
@@ -58,11 +58,11 @@ struct RowAdder {
   const T* dy;
   int64_t batch, tokens, width;
   float* table;    ///< the block's first row
-  int64_t stride;  ///< elements from one of its rows to the next
+  int64_t stride;  ///< elements from one of the block's rows to the next
   int rows;
   int64_t column;
 
-  /// Adds the listed tokens; `started`: to what the table holds.
+  /// Adds the listed tokens; `started`: to the table's contents.
   __device__ void Add(TokenList& list, int count, bool started) const {
     OrderByRow(list, count);
     for (int r = 0; r < rows && column < width; ++r)
@@ -89,8 +89,8 @@ struct RowAdder {
   }
   __device__ const T* RowOf(int64_t b, int64_t token) const { return dy + (b * tokens + token) * width + column; }
 
-  /// sum + term(begin) + term(begin + 1) + ... Frequent tokens make long sums, so several terms are loaded at a time:
-  /// what there is no term for is the last one again, and not added.
+  /// sum + term(begin) + term(begin + 1) + ... Frequent tokens make long sums, so several terms are loaded at a time;
+  /// past the end, the last term is loaded again and not added.
   template <typename Term>
   __device__ static Floats<N> AddInOrder(Floats<N> sum, int64_t begin, int64_t end, Term term) {
     constexpr int kAtOnce = 8;
@@ -119,7 +119,7 @@ __global__ void AddRows(AddRowsArgs a, int shift) {
                              stride * a.width,
                              here,
                              (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N};
-  // Which of the block's rows is the token's; -1: none.
+  // The block's row that the token belongs to; -1: none.
   const auto row_of = [&](int64_t token) -> int64_t {
     const int64_t row = token < tokens ? a.ids[token] - a.first_id : -1;
     return row >= 0 && row < a.rows && (row & (stride - 1)) == first ? row >> shift : -1;
@@ -139,8 +139,8 @@ __global__ void AddRows(AddRowsArgs a, int shift) {
   if (count > 0 || !started) adder.Add(list, count, started);
 }
 
-/// The number of blocks that share the rows is 2 to this: so many that none has more than kTableRows, and for a small
-/// table that there are enough for a GPU, but no more than rows.
+/// The rows are shared by 2^result blocks: enough that no block has more than kTableRows rows and that a small table
+/// still fills a GPU, but no more blocks than rows.
 int ShiftOf(int64_t rows, int64_t blocks_of_columns) {
   constexpr int64_t kMinBlocks = 256;
   int shift = 0;

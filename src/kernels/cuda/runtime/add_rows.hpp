@@ -1,4 +1,4 @@
-// Rows of a matrix added up by index: the adjoint of reading rows of a table.
+// Adds up rows of a matrix by index: the gradient of reading rows of a table.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@ namespace espalier::cuda {
 struct AddRowsArgs {
   const int32_t* ids;  ///< i32[tokens], at most 2^31 - 1
   Array dy;            ///< T[batch,tokens,width]
-  float* table;        ///< f32[rows,width]; row 0 is that of first_id
+  float* table;        ///< f32[rows,width]; row 0 is the row of first_id
   int64_t batch, tokens, first_id, rows, width;
   bool accumulate;
 };

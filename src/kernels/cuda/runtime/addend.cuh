@@ -1,5 +1,5 @@
-// The optional addend of norms and of their gradients. Every result is rounded to its type where an op of its own would
-// round it.
+// The optional addend of norms and of their gradients. Every result is rounded to its type as a separate op would round
+// it.
 #pragma once
 
 #include "pack.cuh"
@@ -23,7 +23,7 @@ struct RowsWithAddend {
     Store(sum + i, rounded);
     return rounded;
   }
-  /// Memory with what Load has returned.
+  /// Memory that holds the results of Load.
   __device__ const T* Loaded() const { return addend == nullptr ? x : sum; }
 };
 

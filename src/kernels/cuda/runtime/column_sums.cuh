@@ -1,6 +1,6 @@
-// Sums over the rows of a matrix, one of each column, in two launches: rows are cut into parts
-// (device_memory/partial_sums.hpp) that blocks sum in fp32 beside each other, and the parts are added up in order, in
-// fp64. Or in a pass over whole rows that has another purpose, with the same order.
+// Sums over the rows of a matrix, one per column, in two launches: blocks in parallel sum parts of the rows
+// (device_memory/partial_sums.hpp) in fp32, then the parts are added in order, in fp64. A pass over whole rows that has
+// another purpose can also compute the sums, in the same order.
 #pragma once
 
 #include "espalier/device_memory/partial_sums.hpp"
@@ -8,7 +8,7 @@
 
 namespace espalier::cuda {
 
-/// Up to two sums of one kernel, and their outputs f32[columns]; `add` to what they hold.
+/// Up to two sums of one kernel, and their outputs f32[columns]; `add`: to the old values.
 struct ColumnSums {
   float* outputs[2];
   bool add;
@@ -63,10 +63,10 @@ void LaunchColumnSums(Term term, int64_t rows, int64_t columns, const ColumnSums
   Launch(AddParts<kSums>, dim3(static_cast<unsigned>((columns + 63) / 64)), dim3(64), 0, stream, sums, parts, columns);
 }
 
-/// The same sums, bit by bit, by blocks that pass over whole rows for another reason, too: all threads of a block call
-/// `row(r)` before the term. Each of the kSumRows rows of a part that stand beside each other has a block. Its sums are
-/// in shared memory f32[sum, lane, pack], so that the threads of a warp have neighbouring words; a thread reads only
-/// those that it has written.
+/// The same sums, bit by bit, in blocks that pass over whole rows for another purpose, too: all threads of a block call
+/// `row(r)` before the term. A part has kSumRows rows side by side, each with its own block. Its sums are in shared
+/// memory f32[sum, lane, pack], so that the threads of a warp have neighbouring words; a thread reads only the words
+/// that it has written.
 template <int kSums, int N, typename Row, typename Term>
 __global__ void SumPartsInPass(Row row, Term term, int64_t rows, int64_t columns, float* partials) {
   SHARED_ARRAY(float, sums);
@@ -112,13 +112,13 @@ __global__ void AddPartsOfPass(ColumnSums sums, int64_t parts, int64_t columns) 
   }
 }
 
-/// True if a block's sums fit its shared memory.
+/// True if a block's sums fit into its shared memory.
 template <int kSums>
 bool MaySumInPass(int64_t columns) {
   return columns * kSums * sizeof(float) <= MostSharedBytes();
 }
 
-/// `threads`: of a block that passes over a row, the columns in turn (RowThreads).
+/// `threads`: number of threads of a block that passes over a row; they take the columns in turn (RowThreads).
 template <int kSums, int N, typename Row, typename Term>
 void LaunchColumnSumsInPass(Row row, Term term, int64_t rows, int64_t columns, const ColumnSums& sums, dim3 threads,
                             cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// The cuda backend's kernels: each issues what it needs on the context's stream and returns at once. All pointers are
-// the device's. Included by nvcc.
+// The cuda backend's kernels: each issues its work on the context's stream and returns at once. All pointers are device
+// pointers. Included by nvcc.
 #pragma once
 
 #include "kernels/arguments.hpp"

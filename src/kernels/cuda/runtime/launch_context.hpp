@@ -1,4 +1,4 @@
-// Where a kernel is issued, and the scratch memory that is planned for it. Included by nvcc.
+// Where a kernel is issued, and its planned scratch memory. Included by nvcc.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace espalier::cuda {
 
-/// A broken invariant, if `condition` is false; for .cu files, which cannot include CHECK's headers.
+/// Reports a broken invariant if `condition` is false; for .cu files, which cannot include CHECK's headers.
 void Require(bool condition, const char* what);
 
 struct LaunchContext {
@@ -15,7 +15,7 @@ struct LaunchContext {
   void* workspace;
   int64_t workspace_bytes;
 
-  /// The workspace as an array of T. `bytes`: what the kernel needs, which must have been planned.
+  /// The workspace as an array of T. `bytes`: the size that the kernel needs, which must have been planned.
   template <typename T>
   T* Workspace(int64_t bytes) const {
     Require(bytes <= workspace_bytes, "the planned workspace is smaller than what the kernel needs");

@@ -1,5 +1,5 @@
-// Elements in packs of 16 bytes, widened to fp32; and how threads go over them. A kernel is a template of the lanes of
-// its packs: as many as fit if pointers and rows begin at multiples of 16 bytes, else 1.
+// Elements in packs of 16 bytes, widened to fp32; and loops of threads over them. A kernel is a template of the lanes
+// of its packs: as many as fit if pointers and rows begin at multiples of 16 bytes, otherwise 1.
 #pragma once
 
 #include <array>
@@ -23,8 +23,8 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T values[N];
 };
 
-/// The type that a pack is stored as. Where control flow is complex, the compiler splits the store of a struct into one
-/// store per element; it leaves the intrinsic's store whole.
+/// The type in which a pack is stored. In complex control flow, the compiler splits the store of a struct into one
+/// store per element, but not the intrinsic's store.
 template <size_t kBytes>
 using Word =
     std::conditional_t<kBytes == 16, uint4,
@@ -110,7 +110,7 @@ __device__ void ForColumns(int64_t width, F f) {
   for (int64_t c = int64_t{threadIdx.x} * N; c < width; c += int64_t{blockDim.x} * N) f(c, Lanes<N>{});
 }
 
-// What follows runs on the host.
+// The functions below run on the host.
 
 /// Calls f with a value of the element type: float or __nv_bfloat16.
 template <typename F>
@@ -142,7 +142,7 @@ inline constexpr int kThreads = 256;
 
 inline unsigned Clamped(int64_t n, int64_t max) { return static_cast<unsigned>(n < 1 ? 1 : n < max ? n : max); }
 
-/// Blocks for n elements in packs: no more than fill a GPU several times over.
+/// Blocks for n elements in packs, at most enough to fill a GPU several times over.
 inline dim3 ElementBlocks(int64_t n, int lanes) {
   return dim3(Clamped((n + kThreads * lanes - 1) / (kThreads * lanes), 8192));
 }

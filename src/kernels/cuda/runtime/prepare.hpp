@@ -1,5 +1,5 @@
-// What is done before the first step, so that no step pays for it: libraries choose algorithms and compile kernels,
-// which may neither be captured nor take time while ranks wait for one another.
+// Work done before the first step, so that no step pays for it: libraries choose algorithms and compile kernels, which
+// can neither be captured nor take time while ranks wait for one another.
 #pragma once
 
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
@@ -10,10 +10,10 @@ void PrepareMatmul(const KernelCall& call);
 void PrepareAttention(const KernelCall& call);
 void PrepareAttentionGrad(const KernelCall& call);
 
-/// Every buffer of a call begins on a whole number of so many bytes.
+/// Every buffer of a call begins at a multiple of this many bytes.
 inline constexpr int64_t kBufferAlignment = 64;
 
-/// Libraries want more of a workspace. Room for the difference is part of what is planned.
+/// Libraries require a larger alignment of the workspace. The plan includes the difference.
 inline constexpr int64_t kWorkspaceAlignment = 256, kWorkspaceSlack = kWorkspaceAlignment - kBufferAlignment;
 
 struct Workspace {
@@ -22,7 +22,7 @@ struct Workspace {
 };
 Workspace AlignedWorkspace(void* data, int64_t bytes);
 
-/// Bytes that are surely left of `bytes` once the workspace is aligned.
+/// Bytes that certainly remain of `bytes` after the workspace is aligned.
 int64_t UsableBytes(int64_t bytes);
 
 }  // namespace espalier::cuda

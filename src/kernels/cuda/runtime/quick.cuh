@@ -1,5 +1,5 @@
-// exp and sigmoid by the GPU's special function units, for kernels whose results are rounded to bf16, and the exact
-// forms for the others. With IEEE divisions and exponentials SwiGLU would be bound by its instructions.
+// exp and sigmoid with the GPU's special function units, for kernels whose results are rounded to bf16, and the exact
+// forms for the others. With IEEE divisions and exponentials SwiGLU would be compute-bound.
 //
 // Errors (CUDA C++ Programming Guide, intrinsic functions): __expf(x) 2 + floor(|1.173 x|) ulp, __fdividef 2 ulp for
 // divisors up to 2^126, beyond which it gives 0. A bf16 has 2^16 ulp of fp32, so only values next to a tie of the

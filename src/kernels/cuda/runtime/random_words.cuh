@@ -11,8 +11,8 @@ struct Words {
   uint32_t values[N];
 };
 
-/// The words of a pack from element i of a shard on. A block of random numbers is made once for all its elements: once
-/// a pack, where packs and blocks begin together.
+/// The words of a pack from element i of a shard on. A block of random numbers is computed once for all its elements:
+/// once per pack, if packs and blocks are aligned.
 template <int N>
 __device__ Words<N> RandomWords(const WordStream& s, uint32_t step, int64_t i, Lanes<N>) {
   Words<N> words;

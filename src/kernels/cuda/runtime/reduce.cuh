@@ -11,7 +11,7 @@ struct Plus {
     return a + b;
   }
 };
-/// Not-a-number loses, as in the other backends.
+/// NaN loses, as in the other backends.
 struct Larger {
   __device__ float operator()(float a, float b) const { return a > b ? a : b; }
 };
@@ -23,7 +23,7 @@ __device__ T WarpReduce(T x, Combine combine) {
   return x;
 }
 
-/// For every thread of a block of whole warps, up to 1024 threads in x.
+/// The result is for every thread of a block of whole warps, up to 1024 threads in x.
 template <typename T, typename Combine>
 __device__ T BlockReduce(T x, T neutral, Combine combine) {
   __shared__ T parts[32];

@@ -6,7 +6,7 @@
 
 namespace espalier::cuda {
 
-/// Stores moment 0 or 1, rounded by its bits of each word.
+/// Stores moment 0 or 1, rounded with the moment's bits of each word.
 template <int N>
 __device__ void StoreRounded(__nv_bfloat16* p, const Floats<N>& x, const Words<N>& words, int moment) {
   // The rounded values are bf16, so that the store does not round again.

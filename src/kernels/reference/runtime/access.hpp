@@ -1,4 +1,4 @@
-// How the reference kernels read and write elements: each is read as a double, and rounded once when it is written.
+// How the reference kernels access elements: each is read as a double, and rounded once when it is written.
 #pragma once
 
 #include <algorithm>
@@ -54,14 +54,14 @@ inline void Put(float* x, int64_t i, double value, bool accumulate) {
   Set(x, i, accumulate ? static_cast<double>(x[i]) + value : value);
 }
 
-/// x, or with an addend the rounded sum of both, which `sum` then holds.
+/// x or, with an addend, the rounded sum of both, which is also written to `sum`.
 inline Array WithAddend(const Array& x, const Array& addend, const Array& sum, int64_t n) {
   if (!addend) return x;
   for (int64_t i = 0; i < n; ++i) Set(sum, i, Get(x, i) + Get(addend, i));
   return sum;
 }
 
-/// Writes an element of a gradient: `value`, or with an addend that plus the rounded value.
+/// Writes an element of a gradient: `value` or, with an addend, the addend plus the rounded value.
 inline void SetWithAddend(const Array& dx, const Array& addend, int64_t i, double value) {
   Set(dx, i, addend ? Rounded(dx.dtype, value) + Get(addend, i) : value);
 }

@@ -173,7 +173,8 @@ TEST_P(Kernels, AttentionDropsTheDocumentedProbabilities) {
   dropped.attributes.texts = DropoutOf(rate).texts;
   dropped.outputs[1] = OwnedTensor(kF32, plain.outputs[1].shape(), {0, kFirstHead, 0});
   const std::vector<OwnedTensor> all = plain.Tested(), kept = dropped.Tested();
-  EXPECT_TRUE(kept[1].SameBits(all[1]));
+  // GPUs have another kernel for bf16 without dropout.
+  for (int64_t i = 0; i < all[1].Count(); ++i) EXPECT_NEAR(kept[1][i], all[1][i], T() == kBf16 ? 1e-2 : 0);
   for (int64_t i = 0; i < all[0].Count(); ++i) {
     const int64_t query = i / (kHeads * kLength), head = i / kLength % kHeads, key = i % kLength;
     const double expected = IsKept(rate, 64 + query, key, kFirstHead + head) ? all[0][i] / (1 - rate) : 0;

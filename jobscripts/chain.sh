@@ -83,6 +83,44 @@ RunIsDone() { [[ -e $run_dir/done && $status -eq 0 ]]; }
 # ended it, or a node died. Others need a person.
 MayGoOn() { ((status == 75 || status == 0 || status >= 128)); }
 
+# LaunchByMpirun RANKS HOSTFILE: sets `launcher` to LAUNCH, or to mpirun on the hosts of a file, which has a line per
+# rank.
+LaunchByMpirun() {
+  read -ra launcher <<<"${LAUNCH:-}"
+  if ((${#launcher[@]} == 0)); then
+    # The scheduler has assigned the cores. Binding by mpirun would put ranks of two jobs on a host on the same ones.
+    launcher=(mpirun -n "$1" --oversubscribe --bind-to none)
+    if [[ -s $2 ]]; then launcher+=(--hostfile "$2"); fi
+  fi
+}
+
+# Hosts FILE: the number of hosts in such a file; at least 1.
+Hosts() {
+  local hosts
+  hosts=$(sort -u "$1" | grep -c .)
+  echo $((hosts > 0 ? hosts : 1))
+}
+
+# TrainInJob RANKS HOSTS SECONDS_LEFT: runs the deck by `launcher`. Exits if the chain ends here: all steps are done
+# (0), a fault (its status), or the scheduler was asked to end the job (143). At a time limit TERM comes, too, but the
+# run has stopped before.
+TrainInJob() {
+  GiveEachRankAGpu
+  Say "$1 ranks on $2 hosts, ${NCPUS:-$(nproc)} cores on the first, GPUs of the first host:" \
+    "${CUDA_VISIBLE_DEVICES:-none}, seconds left: ${3:-not known}"
+  OwnSession
+  Launch "${launcher[@]}" "$espalier" run "${deck[@]}"
+  if RunIsDone; then exit 0; fi
+  if ! MayGoOn; then
+    Say "a fault: the chain ends"
+    exit "$status"
+  fi
+  if [[ $signalled == TERM ]]; then
+    Say "TERM: the chain ends; the same command goes on with it"
+    exit 143
+  fi
+}
+
 # CountIdle yes|no: `idle` is the number of restarts in a row without a new step; "no" for the first job of a chain. A
 # chain that makes no progress would run until the allocation is used up.
 CountIdle() {

@@ -40,29 +40,8 @@ if [[ -n $left ]]; then export SLURM_JOB_END_TIME=$(($(date +%s) + left)); fi
 # One line per slot: the name of its host.
 hostfile=${LSB_DJOB_HOSTFILE:-/dev/null}
 ranks=${LSB_DJOB_NUMPROC:-1}
-nodes=$(sort -u "$hostfile" | grep -c .)
-if ((nodes == 0)); then nodes=1; fi
-read -ra launcher <<<"${LAUNCH:-}"
-if ((${#launcher[@]} == 0)); then
-  # LSF has assigned the cores. Binding by mpirun would put the ranks of two jobs on a host on the same ones.
-  launcher=(mpirun -n "$ranks" --oversubscribe --bind-to none)
-  if [[ -s $hostfile ]]; then launcher+=(--hostfile "$hostfile"); fi
-fi
-GiveEachRankAGpu
-Say "$ranks ranks on $nodes hosts, $(nproc) cores on the first, GPUs of the first host:" \
-  "${CUDA_VISIBLE_DEVICES:-none}, seconds left: ${left:-not known}"
-OwnSession
-Launch "${launcher[@]}" "$espalier" run "${deck[@]}"
-if RunIsDone; then exit 0; fi
-if ! MayGoOn; then
-  Say "a fault: the chain ends"
-  exit "$status"
-fi
-# LSF sends TERM for bkill. At the run limit, too, but the run has stopped before.
-if [[ $signalled == TERM ]]; then
-  Say "TERM: the chain ends; the same command goes on with it"
-  exit 143
-fi
+LaunchByMpirun "$ranks" "$hostfile"
+TrainInJob "$ranks" "$(Hosts "$hostfile")" "$left"
 restarted=no
 if [[ $(cat "$chain" 2>/dev/null) == "$LSB_JOBID" ]]; then restarted=yes; fi
 echo "$LSB_JOBID" >"$chain"

@@ -49,29 +49,9 @@ if [[ -n $left ]]; then export SLURM_JOB_END_TIME=$(($(date +%s) + left)); fi
 # One line per rank: the name of its node.
 nodefile=${PBS_NODEFILE:-/dev/null}
 ranks=$(grep -c . "$nodefile")
-nodes=$(sort -u "$nodefile" | grep -c .)
-if ((ranks == 0)); then ranks=1 nodes=1; fi
-read -ra launcher <<<"${LAUNCH:-}"
-if ((${#launcher[@]} == 0)); then
-  # PBS has assigned the cores. Binding by mpirun would put the ranks of two jobs on a node on the same ones.
-  launcher=(mpirun -n "$ranks" --oversubscribe --bind-to none)
-  if [[ -s $nodefile ]]; then launcher+=(--hostfile "$nodefile"); fi
-fi
-GiveEachRankAGpu
-Say "$ranks ranks on $nodes nodes, ${NCPUS:-$(nproc)} cores on the first, GPUs of the first node:" \
-  "${CUDA_VISIBLE_DEVICES:-none}, seconds left: ${left:-not known}"
-OwnSession
-Launch "${launcher[@]}" "$espalier" run "${deck[@]}"
-if RunIsDone; then exit 0; fi
-if ! MayGoOn; then
-  Say "a fault: the chain ends"
-  exit "$status"
-fi
-# PBS sends TERM for qdel. At the walltime, too, but the run has stopped before.
-if [[ $signalled == TERM ]]; then
-  Say "TERM: the chain ends; the same command goes on with it"
-  exit 143
-fi
+if ((ranks == 0)); then ranks=1; fi
+LaunchByMpirun "$ranks" "$nodefile"
+TrainInJob "$ranks" "$(Hosts "$nodefile")" "$left"
 restarted=no
 if ((${CHAIN_RESTARTS:-0} > 0)); then restarted=yes; fi
 CountIdle "$restarted" || exit 1

@@ -13,7 +13,9 @@ namespace {
 
 /// The properties of the CPU that decide how fast kernels are.
 std::string CpuText() {
-  return fmt::format("instruction level {}, bf16 matmuls {}", CpuLevel(),
+  const bool capped = CpuLevel() != UncappedCpuLevel();
+  return fmt::format("instruction level {}{}, bf16 matmuls {}", CpuLevel(),
+                     capped ? fmt::format(" by ESPALIER_ISA instead of {}", UncappedCpuLevel()) : "",
                      CpuWidensBf16() ? "in fp32, since the level has no instructions for them" : "in bf16");
 }
 

@@ -118,6 +118,9 @@ Kernel FindCpuKernel(std::string_view op);
 /// names. Throws UserError (kDeck) if the processor lacks that.
 std::string_view CpuLevel();
 
+/// The level without ESPALIER_ISA.
+std::string_view UncappedCpuLevel();
+
 /// True if the cpu's bf16 GEMMs widen to fp32 because the level has no instructions for them.
 bool CpuWidensBf16();
 

@@ -95,6 +95,7 @@ Level UsedLevel() {
 }  // namespace cpu
 
 std::string_view CpuLevel() { return cpu::NameOf(cpu::UsedLevel()); }
+std::string_view UncappedCpuLevel() { return cpu::NameOf(cpu::FastestLevel(cpu::HighestLevel())); }
 
 bool CpuWidensBf16() { return cpu::UsedLevel() < cpu::Level::kAvx512Bf16; }
 

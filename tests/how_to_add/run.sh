@@ -21,8 +21,8 @@ for name in "${names[@]}"; do
   git -C "$root" worktree add --quiet --detach "$copy/tree" HEAD
   git -C "$copy/tree" apply "$patch"
   git -C "$copy/tree" add --all
-  echo "$(head -n 1 "$patch") $(git -C "$copy/tree" diff --cached --name-only -- src include | grep -c .) files of src" \
-    "and include."
+  files=$(git -C "$copy/tree" diff --cached --name-only -- src include | grep -c .)
+  echo "$(head -n 1 "$patch") $files files of src and include."
   read -ra tests <<<"$(sed -n '2s/^tests: //p' "$patch")"
   export CCACHE_BASEDIR=$copy/tree CCACHE_SLOPPINESS=pch_defines,time_macros
   meson setup --buildtype=release -Dunity=on -Db_pch=true "$copy/tree/build" "$copy/tree" >/dev/null

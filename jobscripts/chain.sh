@@ -65,13 +65,19 @@ Launch() {
   Say "ended with $status at ${after:-nothing}"
 }
 
-# For mpirun: a session of its own, since the scheduler's signals to the processes of the job must not reach it (it
-# kills the ranks on TERM); and TERM if this script is killed.
+# For mpirun, which kills the ranks a second after TERM, while a step may take longer: a session of its own with TERM
+# blocked, since schedulers send TERM to the process group, Slurm to every process of the job. mpirun unblocks it for
+# the ranks, which take TERM as a request to stop. If this script is killed, mpirun gets USR1 and forwards it.
 OwnSession() {
-  if command -v setpriv >/dev/null && setpriv --pdeathsig TERM true 2>/dev/null; then
-    launcher=(setpriv --pdeathsig TERM setsid "${launcher[@]}")
+  local block=(env --block-signal=TERM)
+  if ! "${block[@]}" true 2>/dev/null; then
+    block=()
+    Say "env cannot block signals here (coreutils before 8.31): TERM to mpirun kills the ranks"
+  fi
+  if command -v setpriv >/dev/null && setpriv --pdeathsig USR1 true 2>/dev/null; then
+    launcher=(setpriv --pdeathsig USR1 setsid "${block[@]}" "${launcher[@]}")
   else
-    launcher=(setsid "${launcher[@]}")
+    launcher=(setsid "${block[@]}" "${launcher[@]}")
   fi
 }
 

@@ -9,13 +9,12 @@
 #include <charconv>
 #include <sstream>
 
+#include "espalier/ops/matmul_spec.hpp"
+
 namespace espalier {
 namespace {
 
 constexpr std::string_view kAccumulate = "accumulate";
-/// Attributes that select a kernel or its work. Others, such as eps, change no time.
-constexpr std::string_view kTexts[] = {"copy", "spec", "to", "scales"};
-constexpr std::string_view kNumbers[] = {"cp", "head_dim", "hop", "window"};
 
 bool Moves(OpKind kind) {
   return kind == OpKind::kSlice || kind == OpKind::kPad || kind == OpKind::kTakeRows || kind == OpKind::kPutRows;
@@ -106,28 +105,31 @@ std::string DtypesOf(const LocalOp& op, const Einsum& einsum) {
   return names(einsum.inputs.size(), op.input_dtypes) + "->" + names(einsum.outputs.size(), op.output_dtypes);
 }
 
-/// Features of a head: of attention an attribute, of attention_merge the ratio of its dims. 0: no heads.
-int64_t HeadDim(const LocalOp& op) {
-  if (op.op.kind != OpKind::kAttentionMerge) return op.op.attributes.IntegerOr("head_dim", 0);
+/// Features of a head of attention_merge: the ratio of its dims. 0: no heads.
+int64_t HeadDimOfMerge(const LocalOp& op) {
   const int64_t heads = op.inputs.at(1).at(1);
   return heads > 0 ? op.inputs.at(0).at(2) / heads : 0;
 }
 
+/// A number as the key has it; none where it makes no difference.
+std::optional<int64_t> NumberOf(const LocalOp& op, std::string_view name) {
+  const Attributes& attributes = op.op.attributes;
+  const bool merged = op.op.kind == OpKind::kAttentionMerge;
+  const int64_t number = merged ? HeadDimOfMerge(op) : attributes.IntegerOr(name, -1);
+  // All blocks of a ring but a rank's own have equal work, unless a window hides some.
+  if (name == "hop" && number >= 0)
+    return attributes.IntegerOr("window", 0) > 0 ? number : std::min<int64_t>(number, 1);
+  return number > 0 ? std::optional(number) : std::nullopt;
+}
+
 std::string VariantOf(const LocalOp& op, bool accumulate, const Einsum& einsum) {
   std::string text = DtypesOf(op, einsum);
-  for (std::string_view name : kTexts)
+  const KeyAttributes& key = Define(op.op.kind).kernel.key;
+  for (std::string_view name : key.texts)
     if (const auto found = op.op.attributes.texts.find(name); found != op.op.attributes.texts.end())
       text += fmt::format(" {}={}", name, found->second);
-  if (op.op.kind == OpKind::kAttentionGrad)
-    if (const std::string_view backward = op.op.attributes.TextOr("backward", ""); !backward.empty())
-      text += fmt::format(" backward={}", backward);
-  if (const int64_t cp = op.op.attributes.IntegerOr("cp", 0); cp > 0) text += fmt::format(" cp={}", cp);
-  if (const int64_t head_dim = HeadDim(op); head_dim > 0) text += fmt::format(" head_dim={}", head_dim);
-  const int64_t window = op.op.attributes.IntegerOr("window", 0);
-  // All blocks of a ring but a rank's own have equal work, unless a window hides some.
-  if (const int64_t hop = op.op.attributes.IntegerOr("hop", -1); hop >= 0)
-    text += fmt::format(" hop={}", window > 0 ? hop : std::min<int64_t>(hop, 1));
-  if (window > 0) text += fmt::format(" window={}", window);
+  for (std::string_view name : key.numbers)
+    if (const auto number = NumberOf(op, name)) text += fmt::format(" {}={}", name, *number);
   return accumulate ? fmt::format("{} {}", text, kAccumulate) : text;
 }
 
@@ -143,9 +145,8 @@ std::optional<std::vector<Dtype>> ParseDtypes(const std::string& text) {
   return dtypes;
 }
 
-template <size_t kCount>
-bool IsOneOf(const std::string_view (&names)[kCount], std::string_view name) {
-  return std::ranges::find(names, name) != std::end(names);
+bool IsOneOf(const std::vector<std::string_view>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
 }
 
 /// One word of a variant after the element types; false if it has no meaning.
@@ -154,10 +155,11 @@ bool ReadWord(const std::string& word, RebuiltOp& rebuilt) {
   const size_t equals = word.find('=');
   if (equals == word.npos) return false;
   const std::string name = word.substr(0, equals), value = word.substr(equals + 1);
-  if (name == "backward" || IsOneOf(kTexts, name)) return rebuilt.op.attributes.texts[name] = value, true;
+  const KeyAttributes& key = Define(rebuilt.op.kind).kernel.key;
+  if (IsOneOf(key.texts, name)) return rebuilt.op.attributes.texts[name] = value, true;
   int64_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (!IsOneOf(kNumbers, name) || error != std::errc{} || *end != '\0' || number < 0) return false;
+  if (!IsOneOf(key.numbers, name) || error != std::errc{} || *end != '\0' || number < 0) return false;
   rebuilt.op.attributes.numbers[name] = static_cast<double>(number);
   return true;
 }
@@ -186,22 +188,16 @@ std::string_view TextOf(const RebuiltOp& rebuilt, std::string_view name) {
 
 /// Operands in fp8 have scales, no others do.
 bool HasScales(const RebuiltOp& rebuilt) {
-  static constexpr std::string_view kScales[] = {"tensor", "row"};
   const auto fp8 = std::ranges::count_if(rebuilt.input_dtypes, IsFp8);
   return fp8 == 0 ? TextOf(rebuilt, "scales").empty()
-                  : fp8 == 2 && IsFp8(rebuilt.input_dtypes[0]) && IsOneOf(kScales, TextOf(rebuilt, "scales"));
+                  : fp8 == 2 && IsFp8(rebuilt.input_dtypes[0]) && IsOneOf({"tensor", "row"}, TextOf(rebuilt, "scales"));
 }
 
-/// The spec of a matmul names three tensors of known dims, that of a quantize op two and the scales.
+/// The spec of a matmul or a quantize op is one that kernels have.
 bool HasSpec(const RebuiltOp& rebuilt) {
-  static constexpr std::string_view kSpecs[] = {"bsk,nk->bsn", "bsn,nk->bsk", "bsn,bsk->nk", "bsk,kn->bsn",
-                                                "bsn,kn->bsk", "bsk,bsn->kn", "nbs,kbs->nk", "kbs,nbs->kn",
-                                                "sk,nk->sn",   "sk,kn->sn",   "sk,sn->kn"};
-  static constexpr std::string_view kQuantizeSpecs[] = {"bsk->bsk,y",   "bsk->kbs,y",  "nk->nk,y",  "nk->kn,y",
-                                                        "bsk->bsk,bsy", "bsk->kbs,ky", "nk->nk,ny", "nk->kn,ky"};
-  if (rebuilt.op.kind == OpKind::kMatmul) return IsOneOf(kSpecs, TextOf(rebuilt, "spec")) && HasScales(rebuilt);
+  if (rebuilt.op.kind == OpKind::kMatmul) return IsMatmulSpec(TextOf(rebuilt, "spec")) && HasScales(rebuilt);
   if (rebuilt.op.kind != OpKind::kQuantize) return true;
-  return IsOneOf(kQuantizeSpecs, TextOf(rebuilt, "spec")) && rebuilt.output_dtypes.size() == 2 &&
+  return IsQuantizeSpec(TextOf(rebuilt, "spec")) && rebuilt.output_dtypes.size() == 2 &&
          TextOf(rebuilt, "to") == Name(rebuilt.output_dtypes[0]);
 }
 

@@ -1,9 +1,11 @@
 #include "espalier/device_memory/workspace.hpp"
 
 #include <algorithm>
+#include <string_view>
 
 #include "espalier/device_memory/fused_attention.hpp"
 #include "espalier/device_memory/partial_sums.hpp"
+#include "espalier/ops/matmul_spec.hpp"
 
 namespace espalier {
 namespace {
@@ -35,11 +37,11 @@ int64_t Clip(const LocalOp&) { return kClipBytes; }
 
 /// Of one scale per rank the maxima of parts; of columns with scales of their own the same per column. Rows need none.
 int64_t Quantize(const LocalOp& op) {
-  const Shape &x = op.inputs[0], &scales = op.outputs[1];
+  const QuantizeSpec spec = QuantizeSpecOf(op.op.attributes);
+  const Shape& x = op.inputs[0];
   const int64_t width = x.empty() ? 1 : x.back(), n = Volume(x);
-  if (scales.size() == 1) return MaximaBytes(n);
-  const bool transposed = op.op.attributes.Text("spec").ends_with(",ky");
-  return transposed && width > 0 ? ColumnSumBytes(1, n / width, width) : 0;
+  if (!spec.HasRowScales()) return MaximaBytes(n);
+  return spec.IsTransposed() && width > 0 ? ColumnSumBytes(1, n / width, width) : 0;
 }
 
 /// For cuBLASLt: eight fp32 copies of the output, so that it can split the contracted dim (split-K), plus 64 KiB of its
@@ -93,6 +95,40 @@ int64_t Attention(const LocalOp& op) {
   return most;
 }
 
+/// The formula of each cuda kernel that needs workspace, and the kernels that need none.
+struct Workspace {
+  OpKind kind;
+  WorkspaceFormula formula;
+};
+constexpr Workspace kWorkspaces[] = {
+    {OpKind::kAttention, Attention<AttentionBytes>},
+    {OpKind::kAttentionGrad, Attention<AttentionGradBytes>},
+    {OpKind::kBiasGrad, TokenSums<1>},
+    {OpKind::kClip, Clip},
+    {OpKind::kLayerNormBackward, TokenSumsInPass<2>},
+    {OpKind::kLayerNormWeightGrad, TokenSums<2>},
+    {OpKind::kMatmul, Matmul},
+    {OpKind::kQuantize, Quantize},
+    {OpKind::kRowNormWeightGrad, HeadSums},
+    {OpKind::kRmsNormBackward, TokenSumsInPass<1>},
+    {OpKind::kRmsNormWeightGrad, TokenSums<1>},
+    {OpKind::kSumSquares, SumSquares},
+    {OpKind::kTokenLoss, TokenLoss},
+};
+constexpr std::string_view kWithoutWorkspace =
+    " accumulate adamw add add_bias attention_merge cache_write cast cross_entropy cross_entropy_grad dropout "
+    "embedding embedding_grad gelu gelu_grad layer_norm layer_norm_grad logits_max logits_sum muon_direction "
+    "muon_update normalize pad position_embedding position_embedding_grad put_rows rms_norm rms_norm_grad rope "
+    "rope_table row_norm row_norm_grad row_norm_squares_grad row_squares row_squares_grad slice swiglu swiglu_grad "
+    "take_rows weighted_sum ";
+
+#define ESPALIER_ANSWERED(name, op)                                                        \
+  static_assert((std::ranges::count(kWorkspaces, OpKind::k##op, &Workspace::kind) == 1) != \
+                    (kWithoutWorkspace.find(" " name " ") != kWithoutWorkspace.npos),      \
+                "the cuda kernel of " name " needs a workspace or is in kWithoutWorkspace");
+ESPALIER_KERNELS(ESPALIER_ANSWERED)
+#undef ESPALIER_ANSWERED
+
 }  // namespace
 
 std::string WhyPlainAttention(const LocalOp& op) {
@@ -101,36 +137,8 @@ std::string WhyPlainAttention(const LocalOp& op) {
 }
 
 WorkspaceFormula CudaWorkspaceFormula(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAttention:
-      return Attention<AttentionBytes>;
-    case OpKind::kAttentionGrad:
-      return Attention<AttentionGradBytes>;
-    case OpKind::kBiasGrad:
-      return TokenSums<1>;
-    case OpKind::kClip:
-      return Clip;
-    case OpKind::kLayerNormBackward:
-      return TokenSumsInPass<2>;
-    case OpKind::kLayerNormWeightGrad:
-      return TokenSums<2>;
-    case OpKind::kMatmul:
-      return Matmul;
-    case OpKind::kQuantize:
-      return Quantize;
-    case OpKind::kRowNormWeightGrad:
-      return HeadSums;
-    case OpKind::kRmsNormBackward:
-      return TokenSumsInPass<1>;
-    case OpKind::kRmsNormWeightGrad:
-      return TokenSums<1>;
-    case OpKind::kSumSquares:
-      return SumSquares;
-    case OpKind::kTokenLoss:
-      return TokenLoss;
-    default:
-      return nullptr;
-  }
+  const auto* found = std::ranges::find(kWorkspaces, kind, &Workspace::kind);
+  return found == std::end(kWorkspaces) ? nullptr : found->formula;
 }
 
 }  // namespace espalier

@@ -226,20 +226,18 @@ MatmulArgs ReadArguments(const KernelCall& call) {
 template <>
 QuantizeArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  const std::string_view spec = r.TextOr("spec", "");
-  const size_t arrow = spec.find("->"), comma = spec.find(',');
-  CHECK(arrow != spec.npos && comma != spec.npos && arrow < comma, "quantize: spec {}", spec);
-  const bool transposed = spec.substr(0, arrow) != spec.substr(arrow + 2, comma - arrow - 2);
-  const ScaleOf scale_of = comma + 2 == spec.size() ? ScaleOf::kTensor : ScaleOf::kRow;
+  const QuantizeSpec spec = QuantizeSpecOf(*call.attributes);
+  const bool transposed = spec.IsTransposed();
+  const ScaleOf scale_of = spec.HasRowScales() ? ScaleOf::kRow : ScaleOf::kTensor;
   const Tensor &x = r.In(0), &y = r.Out(0), &scales = r.Out(1);
   const int64_t rows = RowsOf(x), width = ColumnsOf(x);
   CHECK(x.dtype == Dtype::kBf16 && IsFp8(y.dtype), "quantize: {} to {}", Name(x.dtype), Name(y.dtype));
   CHECK(Volume(y.shape) == rows * width && (transposed ? y.shape.at(0) == width : ColumnsOf(y) == width),
-        "quantize {}: {} into {}", spec, ToString(x.shape), ToString(y.shape));
+        "quantize {}: {} into {}", spec.Text(), ToString(x.shape), ToString(y.shape));
   CHECK(Volume(scales.shape) == (scale_of == ScaleOf::kTensor ? 1
                                  : transposed                 ? width
                                                               : rows),
-        "quantize {}: scales {} of {}", spec, ToString(scales.shape), ToString(y.shape));
+        "quantize {}: scales {} of {}", spec.Text(), ToString(scales.shape), ToString(y.shape));
   return {r.InFloats(0), r.OutAny(0), r.OutF32(1), rows, width, transposed, scale_of};
 }
 

@@ -1,9 +1,9 @@
 // Translates a call, whose operands are numbered, into the arguments of its kernel, which have names.
 #pragma once
 
+#include "espalier/graph/op_list.hpp"
 #include "espalier/kernels/kernel_table.hpp"
 #include "kernels/arguments.hpp"
-#include "kernels/kernel_list.hpp"
 
 namespace espalier {
 

@@ -19,18 +19,18 @@ std::vector<Type> AddBiasGradInfer(const OpContext& c) { return {MakeType(Dtype:
 }  // namespace
 
 OpDefinition AddBias() {
-  return {.kind = OpKind::kAddBias,
-          .summary = "a vector added to every token",
+  return {.summary = "a vector added to every token",
           .einsum = AddBiasEinsum,
           .infer = AddBiasInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = kNoAttributes},
           .gradient = AddBiasGradient,
           .in_place = {{0, 0}}};
 }
 OpDefinition BiasGrad() {
-  return {.kind = OpKind::kBiasGrad,
-          .summary = "adjoint of add_bias in its bias: the sum over tokens",
+  return {.summary = "adjoint of add_bias in its bias: the sum over tokens",
           .einsum = AddBiasGradEinsum,
           .infer = AddBiasGradInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .linear_inputs = 1};
 }
 

@@ -121,27 +121,29 @@ std::vector<Type> MergeInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition Attention() {
-  return {.kind = OpKind::kAttention,
-          .summary = "causal attention with grouped heads",
+  return {.summary = "causal attention with grouped heads",
           .einsum = AttentionEinsum,
           .infer = AttentionInfer,
+          .kernel = {.rows = Rows::kTogether, .work = ForwardFlops, .key = Numbers("cp", "head_dim", "hop", "window")},
           .gradient = AttentionGradient,
-          .flops = ForwardFlops,
           .joinable = {3, 0}};
 }
 OpDefinition AttentionGrad() {
-  return {.kind = OpKind::kAttentionGrad,
-          .summary = "adjoint of attention in q, k and v",
+  return {.summary = "adjoint of attention in q, k and v",
           .einsum = AttentionGradEinsum,
           .infer = AttentionGradInfer,
-          .flops = BackwardFlops,
+          .kernel = {.rows = Rows::kTogether,
+                     .work = BackwardFlops,
+                     .key = KeyAttributes{.texts = {"backward"}, .numbers = {"cp", "head_dim", "hop", "window"}}},
           .joinable = {3, 3}};
 }
 OpDefinition AttentionMerge() {
-  return {.kind = OpKind::kAttentionMerge,
-          .summary = "two parts of one softmax, each over keys of its own, as one",
+  return {.summary = "two parts of one softmax, each over keys of its own, as one",
           .einsum = MergeEinsum,
           .infer = MergeInfer,
+          .kernel = {.rows = Rows::kTogether,
+                     .work = EachOperandOnce,
+                     .key = KeyAttributes{.texts = {"to"}, .numbers = {"head_dim"}}},
           .in_place = {{0, 0}}};
 }
 

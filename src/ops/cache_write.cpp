@@ -16,10 +16,10 @@ std::vector<Type> WriteInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition CacheWrite() {
-  return {.kind = OpKind::kCacheWrite,
-          .summary = "rows of a cache of keys or values",
+  return {.summary = "rows of a cache of keys or values",
           .einsum = WriteEinsum,
-          .infer = WriteInfer};
+          .infer = WriteInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
 }
 
 }  // namespace espalier

@@ -33,28 +33,34 @@ Einsum ShiftEinsum(const OpContext& c) {
   return einsum;
 }
 
+/// Costs take messages by the bytes on the wire.
+double NoBytes(const LocalOp&, bool) { return 0; }
+KernelTraits NoKernel() { return {.rows = Rows::kTogether, .work = NoBytes, .key = kNoAttributes}; }
+
 }  // namespace
 
-OpDefinition Moving(OpKind kind, std::string_view summary) {
-  return {.kind = kind, .summary = summary, .einsum = EachEinsum, .infer = EachType};
+OpDefinition Moving(std::string_view summary, const KernelTraits& kernel) {
+  return {.summary = summary, .einsum = EachEinsum, .infer = EachType, .kernel = kernel};
 }
 
-std::vector<OpDefinition> CommunicationOps() {
-  return {
-      Moving(OpKind::kReshard, "the same values under other placements"),
-      Moving(OpKind::kAllGather, "the shards of a group, concatenated on every member"),
-      Moving(OpKind::kReduceScatter, "partial values reduced, each member keeping its shard"),
-      Moving(OpKind::kAllReduce, "partial values reduced on every member"),
-      Moving(OpKind::kAllToAll, "shards of one dim become shards of another within a group"),
-      {.kind = OpKind::kRingShift,
-       .summary = "each member's shards, passed on to the next member of its group",
-       .einsum = ShiftEinsum,
-       .infer = EachType,
-       .jointly_linear = true},
-      Moving(OpKind::kGatherStages, "scalars of every stage, known to all stages"),
-      {.kind = OpKind::kSend, .summary = "values for another stage", .einsum = SendEinsum, .infer = Nothing},
-      {.kind = OpKind::kRecv, .summary = "values from another stage", .einsum = SendEinsum, .infer = Nothing},
-  };
+OpDefinition Reshard() { return Moving("the same values under other placements", NoKernel()); }
+OpDefinition AllGather() { return Moving("the shards of a group, concatenated on every member", NoKernel()); }
+OpDefinition ReduceScatter() { return Moving("partial values reduced, each member keeping its shard", NoKernel()); }
+OpDefinition AllReduce() { return Moving("partial values reduced on every member", NoKernel()); }
+OpDefinition AllToAll() { return Moving("shards of one dim become shards of another within a group", NoKernel()); }
+OpDefinition RingShift() {
+  return {.summary = "each member's shards, passed on to the next member of its group",
+          .einsum = ShiftEinsum,
+          .infer = EachType,
+          .kernel = NoKernel(),
+          .jointly_linear = true};
+}
+OpDefinition GatherStages() { return Moving("scalars of every stage, known to all stages", NoKernel()); }
+OpDefinition Send() {
+  return {.summary = "values for another stage", .einsum = SendEinsum, .infer = Nothing, .kernel = NoKernel()};
+}
+OpDefinition Recv() {
+  return {.summary = "values from another stage", .einsum = SendEinsum, .infer = Nothing, .kernel = NoKernel()};
 }
 
 }  // namespace espalier

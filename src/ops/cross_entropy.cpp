@@ -53,35 +53,38 @@ std::vector<Type> CrossEntropyInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition LogitsMax() {
-  return {.kind = OpKind::kLogitsMax, .summary = "largest logit of each token", .einsum = MaxEinsum, .infer = MaxInfer};
+  return {.summary = "largest logit of each token",
+          .einsum = MaxEinsum,
+          .infer = MaxInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
 }
 OpDefinition LogitsSum() {
-  return {.kind = OpKind::kLogitsSum,
-          .summary = "sum of exponentials and the target's logit of each token; fused: its largest logit, too",
+  return {.summary = "sum of exponentials and the target's logit of each token; fused: its largest logit, too",
           .einsum = SumEinsum,
           .infer = SumInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .gradient = SumGradient};
 }
 OpDefinition TokenLoss() {
-  return {.kind = OpKind::kTokenLoss,
-          .summary = "sum of token losses, number of tokens counted, and sum of the z-loss if there is one",
+  return {.summary = "sum of token losses, number of tokens counted, and sum of the z-loss if there is one",
           .einsum = LossEinsum,
           .infer = LossInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .gradient = LossGradient,
           .accumulates = true};
 }
 OpDefinition CrossEntropyGrad() {
-  return {.kind = OpKind::kCrossEntropyGrad,
-          .summary = "adjoint of the summed loss in the logits",
+  return {.summary = "adjoint of the summed loss in the logits",
           .einsum = GradEinsum,
           .infer = GradInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .in_place = {{0, 0}}};
 }
 OpDefinition CrossEntropy() {
-  return {.kind = OpKind::kCrossEntropy,
-          .summary = "fused logits_sum of whole rows and cross_entropy_grad: what each has as output",
+  return {.summary = "fused logits_sum of whole rows and cross_entropy_grad: what each has as output",
           .einsum = CrossEntropyEinsum,
           .infer = CrossEntropyInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .in_place = {{3, 0}}};
 }
 

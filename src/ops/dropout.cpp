@@ -16,10 +16,10 @@ void DropoutGradient(GradientBuilder& g) {
 }  // namespace
 
 OpDefinition Dropout() {
-  return {.kind = OpKind::kDropout,
-          .summary = "zeros at random places, the others scaled",
+  return {.summary = "zeros at random places, the others scaled",
           .einsum = DropoutEinsum,
           .infer = DropoutInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = kNoAttributes},
           .gradient = DropoutGradient,
           .in_place = {{0, 0}}};
 }

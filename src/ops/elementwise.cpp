@@ -42,42 +42,42 @@ std::vector<Type> CastInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition Add() {
-  return {.kind = OpKind::kAdd,
-          .summary = "sum of its inputs, in their order",
+  return {.summary = "sum of its inputs, in their order",
           .einsum = SameEinsum,
           .infer = SameType,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = kNoAttributes},
           .gradient = AddGradient,
           .in_place = {{0, 0}},
           .jointly_linear = true};
 }
 OpDefinition Swiglu() {
-  return {.kind = OpKind::kSwiglu,
-          .summary = "silu(gate) times up",
+  return {.summary = "silu(gate) times up",
           .einsum = SameEinsum,
           .infer = SwigluInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = kNoAttributes},
           .gradient = SwigluGradient,
           .joinable = {2, 0}};
 }
 OpDefinition SwigluGrad() {
-  return {.kind = OpKind::kSwigluGrad,
-          .summary = "adjoint of swiglu in gate and up",
+  return {.summary = "adjoint of swiglu in gate and up",
           .einsum = SameEinsum,
           .infer = SameType,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = kNoAttributes},
           .in_place = {{0, 2}, {0, 0}},
           .joinable = {2, 2}};
 }
 OpDefinition Accumulate() {
-  return {.kind = OpKind::kAccumulate,
-          .summary = "adds a microbatch's values to an accumulator",
+  return {.summary = "adds a microbatch's values to an accumulator",
           .einsum = SameEinsum,
           .infer = SameType,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .accumulates = true};
 }
 OpDefinition Cast() {
-  return {.kind = OpKind::kCast,
-          .summary = "another element type",
+  return {.summary = "another element type",
           .einsum = SameEinsum,
           .infer = CastInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = Texts("to")},
           .linear_inputs = 1};
 }
 

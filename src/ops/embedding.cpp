@@ -14,6 +14,8 @@ void EmbeddingGradient(GradientBuilder& g) {
   Attributes attributes = g.ForwardAttributes();
   g.Emit(OpKind::kEmbeddingGrad, {g.Input(0), g.Adjoint(0)}, attributes, {1});
 }
+/// Only the tokens' rows of the table are read.
+double EmbeddingBytes(const LocalOp& op, bool) { return 2 * OutputBytes(op) + InputBytes(op, 0); }
 
 Einsum EmbeddingGradEinsum(const OpContext&) { return {{"bs", "bsd"}, {"vd"}, "bsv"}; }
 std::vector<Type> EmbeddingGradInfer(const OpContext& c) {
@@ -23,17 +25,17 @@ std::vector<Type> EmbeddingGradInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition Embedding() {
-  return {.kind = OpKind::kEmbedding,
-          .summary = "rows of a table by token id",
+  return {.summary = "rows of a table by token id",
           .einsum = EmbeddingEinsum,
           .infer = EmbeddingInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EmbeddingBytes, .key = kNoAttributes},
           .gradient = EmbeddingGradient};
 }
 OpDefinition EmbeddingGrad() {
-  return {.kind = OpKind::kEmbeddingGrad,
-          .summary = "adjoint of embedding: rows added up by token id",
+  return {.summary = "adjoint of embedding: rows added up by token id",
           .einsum = EmbeddingGradEinsum,
-          .infer = EmbeddingGradInfer};
+          .infer = EmbeddingGradInfer,
+          .kernel = {.rows = Rows::kTogether, .work = AddedRowsBytes, .key = kNoAttributes}};
 }
 
 }  // namespace espalier

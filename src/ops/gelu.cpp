@@ -17,18 +17,18 @@ void GeluGradient(GradientBuilder& g) { g.Emit(OpKind::kGeluGrad, {g.Input(0), g
 }  // namespace
 
 OpDefinition Gelu() {
-  return {.kind = OpKind::kGelu,
-          .summary = "Gaussian error linear unit, tanh form",
+  return {.summary = "Gaussian error linear unit, tanh form",
           .einsum = GeluEinsum,
           .infer = GeluInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = kNoAttributes},
           .gradient = GeluGradient,
           .in_place = {{0, 0}}};
 }
 OpDefinition GeluGrad() {
-  return {.kind = OpKind::kGeluGrad,
-          .summary = "adjoint of gelu",
+  return {.summary = "adjoint of gelu",
           .einsum = GeluEinsum,
           .infer = GeluInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = kNoAttributes},
           .in_place = {{0, 1}}};
 }
 

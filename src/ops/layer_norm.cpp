@@ -45,31 +45,31 @@ std::vector<Type> LayerNormGradInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition LayerNorm() {
-  return {.kind = OpKind::kLayerNorm,
-          .summary = "normalisation over the last dim to mean 0 and variance 1, times a weight, plus a bias",
+  return {.summary = "normalisation over the last dim to mean 0 and variance 1, times a weight, plus a bias",
           .einsum = LayerNormEinsum,
           .infer = LayerNormInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = kNoAttributes},
           .gradient = LayerNormGradient,
           .in_place = {{3, 3}, {3, 0}}};
 }
 OpDefinition LayerNormGrad() {
-  return {.kind = OpKind::kLayerNormGrad,
-          .summary = "adjoint of layer_norm in its input",
+  return {.summary = "adjoint of layer_norm in its input",
           .einsum = LayerNormInputGradEinsum,
           .infer = LayerNormInputGradInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = kNoAttributes},
           .in_place = {{0, 5}}};
 }
 OpDefinition LayerNormWeightGrad() {
-  return {.kind = OpKind::kLayerNormWeightGrad,
-          .summary = "adjoint of layer_norm in its weight and bias",
+  return {.summary = "adjoint of layer_norm in its weight and bias",
           .einsum = LayerNormWeightGradEinsum,
-          .infer = LayerNormWeightGradInfer};
+          .infer = LayerNormWeightGradInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
 }
 OpDefinition LayerNormBackward() {
-  return {.kind = OpKind::kLayerNormBackward,
-          .summary = "fused layer_norm_grad and layer_norm_weight_grad",
+  return {.summary = "fused layer_norm_grad and layer_norm_weight_grad",
           .einsum = LayerNormGradEinsum,
           .infer = LayerNormGradInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .in_place = {{0, 5}}};
 }
 

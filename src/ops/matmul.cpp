@@ -13,6 +13,7 @@
 #include <numeric>
 
 #include "espalier/graph/columns.hpp"
+#include "espalier/ops/matmul_spec.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -20,62 +21,55 @@ namespace espalier {
 namespace {
 
 /// The spec of a gradient of a matmul, which is in fp8 if the matmul is.
-Attributes Spec(const GradientBuilder& g, const std::string& a, const std::string& b, const std::string& c) {
-  Attributes attributes{{}, {{"spec", a + "," + b + "->" + c}}};
+Attributes Spec(const GradientBuilder& g, const MatmulSpec& spec) {
+  Attributes attributes{{}, {{"spec", spec.Text()}}};
   if (g.ForwardAttributes().numbers.contains(kFp8Mark)) attributes.numbers[std::string(kFp8Mark)] = 1;
   return attributes;
 }
 
-Einsum ParseSpec(const std::string& spec) {
-  const size_t comma = spec.find(','), arrow = spec.find("->");
-  return {{spec.substr(0, comma), spec.substr(comma + 1, arrow - comma - 1)}, {spec.substr(arrow + 2)}, "bsnkyz"};
-}
 /// The dims of an operand's scales: its dims that are not contracted if each row has one, and the shards.
-std::string ScaleDims(const std::string& operand, const std::string& result, bool rows, char shards) {
+std::string ScaleDims(const MatmulSpec& spec, const std::string& operand, bool rows, char shards) {
   std::string dims;
   for (char dim : operand)
-    if (rows && result.find(dim) != result.npos) dims += dim;
+    if (rows && !spec.IsContracted(dim)) dims += dim;
   return dims + shards;
 }
 Dtype ProductType(const OpContext& c) { return IsFp8(c.ElementType(0)) ? Dtype::kBf16 : c.ElementType(0); }
 
-/// A matmul that contracts the tokens makes a weight gradient, in fp32.
-bool MakesWeightGradient(const Einsum& einsum) { return einsum.inputs[0].size() == 3 && einsum.outputs[0].size() == 2; }
-
 Einsum MatmulEinsum(const OpContext& c) {
-  Einsum einsum = ParseSpec(c.op.attributes.Text("spec"));
+  const MatmulSpec spec = MatmulSpecOf(c.op.attributes);
+  Einsum einsum{{spec.a, spec.b}, {spec.result}, "bsnkyz"};
   if (const size_t weights = ColumnsOf(c.op.attributes).size(); weights > 0) {
-    if (MakesWeightGradient(einsum))
-      einsum.outputs.assign(weights, einsum.outputs[0]);
+    if (spec.MakesWeightGradient())
+      einsum.outputs.assign(weights, spec.result);
     else
-      einsum.inputs.insert(einsum.inputs.end(), weights - 1, einsum.inputs[1]);
+      einsum.inputs.insert(einsum.inputs.end(), weights - 1, spec.b);
     return einsum;
   }
-  const std::string result = einsum.outputs[0], a = einsum.inputs[0], b = einsum.inputs[1];
-  if (c.inputs.size() % 2 == 1) einsum.inputs.push_back(result.substr(2));
+  if (c.inputs.size() % 2 == 1) einsum.inputs.push_back(spec.result.substr(2));
   if (const auto scales = c.op.attributes.texts.find("scales"); scales != c.op.attributes.texts.end()) {
-    einsum.inputs.push_back(ScaleDims(a, result, scales->second == "row", 'y'));
-    einsum.inputs.push_back(ScaleDims(b, result, scales->second == "row", 'z'));
+    einsum.inputs.push_back(ScaleDims(spec, spec.a, scales->second == "row", 'y'));
+    einsum.inputs.push_back(ScaleDims(spec, spec.b, scales->second == "row", 'z'));
   }
   return einsum;
 }
 
 /// The extent of every dim of the spec; n is that of all weights together.
-std::map<char, int64_t> ExtentsOf(const OpContext& c, const Einsum& spec) {
+std::map<char, int64_t> ExtentsOf(const OpContext& c, const MatmulSpec& spec) {
   std::map<char, int64_t> extents;
-  for (size_t i = 0; i < 2; ++i)
-    for (size_t d = 0; d < spec.inputs[i].size(); ++d) extents[spec.inputs[i][d]] = c.Extents(static_cast<int>(i))[d];
+  for (size_t d = 0; d < spec.a.size(); ++d) extents[spec.a[d]] = c.Extents(0)[d];
+  for (size_t d = 0; d < spec.b.size(); ++d) extents[spec.b[d]] = c.Extents(1)[d];
   const std::vector<int64_t> columns = ColumnsOf(c.op.attributes);
   if (!columns.empty()) extents['n'] = std::accumulate(columns.begin(), columns.end(), int64_t{0});
   return extents;
 }
 
 std::vector<Type> Infer(const OpContext& c) {
-  const Einsum spec = ParseSpec(c.op.attributes.Text("spec"));
+  const MatmulSpec spec = MatmulSpecOf(c.op.attributes);
   const std::map<char, int64_t> extents = ExtentsOf(c, spec);
   Shape shape;
-  for (char dim : spec.outputs[0]) shape.push_back(extents.at(dim));
-  if (!MakesWeightGradient(spec)) return {MakeType(ProductType(c), std::move(shape))};
+  for (char dim : spec.result) shape.push_back(extents.at(dim));
+  if (!spec.MakesWeightGradient()) return {MakeType(ProductType(c), std::move(shape))};
   std::vector<Type> gradients;
   for (int64_t rows : ColumnsOf(c.op.attributes)) gradients.push_back(MakeType(Dtype::kF32, {rows, shape[1]}));
   if (gradients.empty()) gradients.push_back(MakeType(Dtype::kF32, std::move(shape)));
@@ -86,40 +80,39 @@ std::vector<Type> Infer(const OpContext& c) {
 Neighbours NeighboursOf(const Op& op) {
   const size_t weights = ColumnsOf(op.attributes).size();
   if (weights == 0) return {};
-  const bool gradients = MakesWeightGradient(ParseSpec(op.attributes.Text("spec")));
-  return gradients ? Neighbours{.outputs = {0, weights}} : Neighbours{.inputs = {1, weights}};
+  return MatmulSpecOf(op.attributes).MakesWeightGradient() ? Neighbours{.outputs = {0, weights}}
+                                                           : Neighbours{.inputs = {1, weights}};
 }
 
 void MatmulGradient(GradientBuilder& g) {
-  const Einsum einsum = ParseSpec(g.ForwardAttributes().Text("spec"));
-  CHECK(!MakesWeightGradient(einsum), "only the forward matmul has a gradient");
-  const std::string &x = einsum.inputs[0], &w = einsum.inputs[1], &y = einsum.outputs[0];
+  const MatmulSpec forward = MatmulSpecOf(g.ForwardAttributes());
+  CHECK(!forward.MakesWeightGradient(), "only the forward matmul has a gradient");
+  const auto& [x, w, y] = forward;
   const int dy = g.Adjoint(0);
-  g.Emit(OpKind::kMatmul, {dy, g.Input(1)}, Spec(g, y, w, x), {0});
+  g.Emit(OpKind::kMatmul, {dy, g.Input(1)}, Spec(g, {y, w, x}), {0});
   if (w[0] == y[2])
-    g.Emit(OpKind::kMatmul, {dy, g.Input(0)}, Spec(g, y, x, w), {1});
+    g.Emit(OpKind::kMatmul, {dy, g.Input(0)}, Spec(g, {y, x, w}), {1});
   else
-    g.Emit(OpKind::kMatmul, {g.Input(0), dy}, Spec(g, x, y, w), {1});
+    g.Emit(OpKind::kMatmul, {g.Input(0), dy}, Spec(g, {x, y, w}), {1});
 }
 
 /// 2 M N K: each element of the output is a dot product over the contracted dims.
 double Flops(const LocalOp& c) {
-  const Einsum einsum = ParseSpec(c.op.attributes.Text("spec"));
+  const MatmulSpec spec = MatmulSpecOf(c.op.attributes);
   double contracted = 1;
-  for (size_t d = 0; d < einsum.inputs[0].size(); ++d)
-    if (einsum.outputs[0].find(einsum.inputs[0][d]) == std::string::npos) contracted *= double(c.inputs[0][d]);
+  for (size_t d = 0; d < spec.a.size(); ++d)
+    if (spec.IsContracted(spec.a[d])) contracted *= double(c.inputs[0][d]);
   return 2.0 * double(Volume(c.outputs[0])) * contracted;
 }
 
 }  // namespace
 
 OpDefinition Matmul() {
-  return {.kind = OpKind::kMatmul,
-          .summary = "matmul with a weight; `spec` gives the einsum dims",
+  return {.summary = "matmul with a weight; `spec` gives the einsum dims",
           .einsum = MatmulEinsum,
           .infer = Infer,
+          .kernel = {.rows = Rows::kIndependent, .work = Flops, .key = Texts("spec", "scales")},
           .gradient = MatmulGradient,
-          .flops = Flops,
           .linear_inputs = 2,
           .neighbours = NeighboursOf};
 }

@@ -45,30 +45,30 @@ std::vector<Type> UpdateInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition MuonDirection() {
-  return {.kind = OpKind::kMuonDirection,
-          .summary = "Muon's momentum, moved towards the scaled gradient, and the direction of the step",
+  return {.summary = "Muon's momentum, moved towards the scaled gradient, and the direction of the step",
           .einsum = DirectionEinsum,
           .infer = DirectionInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .in_place = {{1, 3}}};
 }
 OpDefinition Normalize() {
-  return {.kind = OpKind::kNormalize,
-          .summary = "a matrix divided by its Frobenius norm, of which the square is given",
+  return {.summary = "a matrix divided by its Frobenius norm, of which the square is given",
           .einsum = NormalizeEinsum,
-          .infer = NormalizeInfer};
+          .infer = NormalizeInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = Texts("to")}};
 }
 OpDefinition WeightedSum() {
-  return {.kind = OpKind::kWeightedSum,
-          .summary = "alpha x + beta y",
+  return {.summary = "alpha x + beta y",
           .einsum = WeightedSumEinsum,
           .infer = WeightedSumInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .in_place = {{0, 0}, {0, 1}}};
 }
 OpDefinition MuonUpdate() {
-  return {.kind = OpKind::kMuonUpdate,
-          .summary = "weight decay, a step against an orthogonal direction, and a copy of the weights in another type",
+  return {.summary = "weight decay, a step against an orthogonal direction, and a copy of the weights in another type",
           .einsum = UpdateEinsum,
-          .infer = UpdateInfer};
+          .infer = UpdateInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = Texts("copy")}};
 }
 
 }  // namespace espalier

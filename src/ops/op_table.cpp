@@ -5,7 +5,6 @@
 #include "espalier/ops/op.hpp"
 #include "espalier/ops/strip.hpp"
 #include "espalier/ops/unjoin.hpp"
-#include "espalier/util/enum_array.hpp"
 #include "espalier/util/error.hpp"
 #include "ops.hpp"
 
@@ -13,61 +12,10 @@ namespace espalier {
 namespace {
 
 std::vector<OpDefinition> MakeTable() {
-  std::vector<OpDefinition> table = {
-      Embedding(),
-      EmbeddingGrad(),
-      RmsNorm(),
-      RmsNormGrad(),
-      RmsNormWeightGrad(),
-      RmsNormBackward(),
-      Matmul(),
-      Rope(),
-      RopeTable(),
-      Attention(),
-      AttentionGrad(),
-      AttentionMerge(),
-      CacheWrite(),
-      Add(),
-      Swiglu(),
-      SwigluGrad(),
-      Cast(),
-      Quantize(),
-      LogitsMax(),
-      LogitsSum(),
-      TokenLoss(),
-      CrossEntropyGrad(),
-      CrossEntropy(),
-      SumSquares(),
-      Clip(),
-      Adamw(),
-      MuonDirection(),
-      Normalize(),
-      WeightedSum(),
-      MuonUpdate(),
-      LayerNorm(),
-      LayerNormGrad(),
-      LayerNormWeightGrad(),
-      LayerNormBackward(),
-      PositionEmbedding(),
-      PositionEmbeddingGrad(),
-      AddBias(),
-      BiasGrad(),
-      Gelu(),
-      GeluGrad(),
-      Dropout(),
-      RowSquares(),
-      RowSquaresGrad(),
-      RowNorm(),
-      RowNormGrad(),
-      RowNormSquaresGrad(),
-      RowNormWeightGrad(),
-      Accumulate(),
-      Slice(),
-      Pad(),
-      TakeRows(),
-      PutRows(),
-  };
-  for (OpDefinition& op : CommunicationOps()) table.push_back(op);
+#define ESPALIER_CALL(name, op) op(),
+  std::vector<OpDefinition> table = {ESPALIER_OPS(ESPALIER_CALL, ESPALIER_CALL)};
+#undef ESPALIER_CALL
+  for (size_t i = 0; i < table.size(); ++i) table[i].kind = static_cast<OpKind>(i + 1);
   return table;
 }
 
@@ -149,13 +97,8 @@ const std::vector<OpDefinition>& AllOps() {
 }
 
 const OpDefinition& Define(OpKind kind) {
-  static const auto index = [] {
-    EnumArray<OpKind, const OpDefinition*, kOpNames.size()> definitions{};
-    for (const OpDefinition& op : AllOps()) definitions[op.kind] = &op;
-    return definitions;
-  }();
-  CHECK(index[kind] != nullptr, "op kind '{}' has no definition", kind);
-  return *index[kind];
+  CHECK(kind != OpKind::kNone, "op kind '{}' has no definition", kind);
+  return AllOps()[static_cast<size_t>(kind) - 1];
 }
 
 OpDefinition::PerTensor PerTensorOf(const Op& op) {

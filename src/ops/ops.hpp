@@ -1,4 +1,4 @@
-// One function per op definition; op_table.cpp lists them.
+// One function per op definition, and what several of them share.
 #pragma once
 
 #include <optional>
@@ -7,63 +7,26 @@
 
 namespace espalier {
 
+/// KernelTraits::key of texts, or of numbers, alone.
+KeyAttributes Texts(auto... names) { return {.texts = {names...}}; }
+KeyAttributes Numbers(auto... names) { return {.numbers = {names...}}; }
+
 /// The element type of the copy that an update writes beside the master; none without attribute `copy`.
 std::optional<Dtype> TypeOfCopy(const Op& op);
 
-OpDefinition Embedding();
-OpDefinition EmbeddingGrad();
-OpDefinition RmsNorm();
-OpDefinition RmsNormGrad();
-OpDefinition RmsNormWeightGrad();
-OpDefinition RmsNormBackward();
-OpDefinition LayerNorm();
-OpDefinition LayerNormGrad();
-OpDefinition LayerNormWeightGrad();
-OpDefinition LayerNormBackward();
-OpDefinition PositionEmbedding();
-OpDefinition PositionEmbeddingGrad();
-OpDefinition AddBias();
-OpDefinition BiasGrad();
-OpDefinition Gelu();
-OpDefinition GeluGrad();
-OpDefinition Dropout();
-OpDefinition RowSquares();
-OpDefinition RowSquaresGrad();
-OpDefinition RowNorm();
-OpDefinition RowNormGrad();
-OpDefinition RowNormSquaresGrad();
-OpDefinition RowNormWeightGrad();
-OpDefinition Matmul();
-OpDefinition Rope();
-OpDefinition RopeTable();
-OpDefinition Attention();
-OpDefinition AttentionGrad();
-OpDefinition AttentionMerge();
-OpDefinition CacheWrite();
-OpDefinition Add();
-OpDefinition Swiglu();
-OpDefinition SwigluGrad();
-OpDefinition Cast();
-OpDefinition Quantize();
-OpDefinition LogitsMax();
-OpDefinition LogitsSum();
-OpDefinition TokenLoss();
-OpDefinition CrossEntropyGrad();
-OpDefinition CrossEntropy();
-OpDefinition SumSquares();
-OpDefinition Clip();
-OpDefinition Adamw();
-OpDefinition MuonDirection();
-OpDefinition Normalize();
-OpDefinition WeightedSum();
-OpDefinition MuonUpdate();
-OpDefinition Accumulate();
-OpDefinition Slice();
-OpDefinition Pad();
-OpDefinition TakeRows();
-OpDefinition PutRows();
-std::vector<OpDefinition> CommunicationOps();
+#define ESPALIER_DECLARE(name, op) OpDefinition op();
+ESPALIER_OPS(ESPALIER_DECLARE, ESPALIER_DECLARE)
+#undef ESPALIER_DECLARE
+
 /// An op whose outputs are its inputs under other placements, which are stated, not inferred.
-OpDefinition Moving(OpKind kind, std::string_view summary);
+OpDefinition Moving(std::string_view summary, const KernelTraits& kernel);
+
+/// Work::bytes of most kernels: inputs are read and outputs written once; accumulators are read, too.
+double EachOperandOnce(const LocalOp& op, bool accumulate);
+/// Rows of input 1 added to those of an fp32 table: each of them is read, and a row of the table read and written. The
+/// first microbatch clears the table.
+double AddedRowsBytes(const LocalOp& op, bool accumulate);
+double InputBytes(const LocalOp& op, size_t input);
+double OutputBytes(const LocalOp& op);
 
 }  // namespace espalier

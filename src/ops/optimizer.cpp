@@ -47,25 +47,25 @@ std::optional<Dtype> TypeOfCopy(const Op& op) {
 }
 
 OpDefinition SumSquares() {
-  return {.kind = OpKind::kSumSquares,
-          .summary = "sum of squares of all elements",
+  return {.summary = "sum of squares of all elements",
           .einsum = SumOfSquaresEinsum,
-          .infer = SumOfSquaresInfer};
+          .infer = SumOfSquaresInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
 }
 OpDefinition Clip() {
-  return {.kind = OpKind::kClip,
-          .summary =
+  return {.summary =
               "mean loss, gradient norm, factor of the update, whether to apply it, whose squares are first not "
               "finite, and "
               "the mean z-loss if there is one",
           .einsum = ClipEinsum,
-          .infer = ClipInfer};
+          .infer = ClipInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
 }
 OpDefinition Adamw() {
-  return {.kind = OpKind::kAdamw,
-          .summary = "AdamW update of weights and moments, in place, and of a copy of the weights in another type",
+  return {.summary = "AdamW update of weights and moments, in place, and of a copy of the weights in another type",
           .einsum = AdamwEinsum,
           .infer = AdamwInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = Texts("copy")},
           .per_tensor = {.shared = 4, .inputs = 4, .outputs = 3}};
 }
 

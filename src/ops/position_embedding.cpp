@@ -15,6 +15,8 @@ void PositionEmbeddingGradient(GradientBuilder& g) {
   g.Pass(0, g.Adjoint(0));
   g.Emit(OpKind::kPositionEmbeddingGrad, {g.Input(1), g.Adjoint(0)}, g.ForwardAttributes(), {2});
 }
+/// One row of the table is read per row of x.
+double PositionEmbeddingBytes(const LocalOp& op, bool) { return 3 * OutputBytes(op); }
 
 Einsum PositionEmbeddingGradEinsum(const OpContext& c) { return {{PositionDims(c, 0), "bsd"}, {"pd"}, "bs"}; }
 std::vector<Type> PositionEmbeddingGradInfer(const OpContext& c) {
@@ -24,18 +26,18 @@ std::vector<Type> PositionEmbeddingGradInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition PositionEmbedding() {
-  return {.kind = OpKind::kPositionEmbedding,
-          .summary = "adds the row of a table by each token's position",
+  return {.summary = "adds the row of a table by each token's position",
           .einsum = PositionEmbeddingEinsum,
           .infer = PositionEmbeddingInfer,
+          .kernel = {.rows = Rows::kTogether, .work = PositionEmbeddingBytes, .key = kNoAttributes},
           .gradient = PositionEmbeddingGradient,
           .in_place = {{0, 0}}};
 }
 OpDefinition PositionEmbeddingGrad() {
-  return {.kind = OpKind::kPositionEmbeddingGrad,
-          .summary = "adjoint of position_embedding in its table: rows added up by position",
+  return {.summary = "adjoint of position_embedding in its table: rows added up by position",
           .einsum = PositionEmbeddingGradEinsum,
-          .infer = PositionEmbeddingGradInfer};
+          .infer = PositionEmbeddingGradInfer,
+          .kernel = {.rows = Rows::kTogether, .work = AddedRowsBytes, .key = kNoAttributes}};
 }
 
 }  // namespace espalier

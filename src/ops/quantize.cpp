@@ -1,6 +1,7 @@
 // Values in fp8, for matmuls. `spec` gives the dims of the result, which may be stored transposed, and those of its
 // scales: "bsk->bsk,y" has one scale per rank, "bsk->bsk,bsy" one per row. y counts the shards of the dims that a scale
 // spans, so that each rank has the scales of its own shard: `shards` of them, placed on all axes of these dims.
+#include "espalier/ops/matmul_spec.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -8,10 +9,8 @@ namespace espalier {
 namespace {
 
 Einsum QuantizeEinsum(const OpContext& c) {
-  const std::string& spec = c.op.attributes.Text("spec");
-  const size_t arrow = spec.find("->"), comma = spec.find(',');
-  CHECK(arrow != spec.npos && comma != spec.npos && arrow < comma, "quantize: spec {}", spec);
-  return {{spec.substr(0, arrow)}, {spec.substr(arrow + 2, comma - arrow - 2), spec.substr(comma + 1)}, "bsnky"};
+  const QuantizeSpec spec = QuantizeSpecOf(c.op.attributes);
+  return {{spec.from}, {spec.to, spec.scales}, "bsnky"};
 }
 
 std::vector<Type> QuantizeInfer(const OpContext& c) {
@@ -31,13 +30,19 @@ std::vector<Type> QuantizeInfer(const OpContext& c) {
           MakeType(Dtype::kF32, shape(einsum.outputs[1]))};
 }
 
+/// x is read twice, the second time to round it. Rows with scales of their own are then in the caches.
+double QuantizeBytes(const LocalOp& op, bool) {
+  const QuantizeSpec spec = QuantizeSpecOf(op.op.attributes);
+  return InputBytes(op, 0) * (spec.HasRowScales() && !spec.IsTransposed() ? 1 : 2) + OutputBytes(op);
+}
+
 }  // namespace
 
 OpDefinition Quantize() {
-  return {.kind = OpKind::kQuantize,
-          .summary = "fp8 values and their scales, which are powers of two",
+  return {.summary = "fp8 values and their scales, which are powers of two",
           .einsum = QuantizeEinsum,
-          .infer = QuantizeInfer};
+          .infer = QuantizeInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = QuantizeBytes, .key = Texts("spec", "to")}};
 }
 
 }  // namespace espalier

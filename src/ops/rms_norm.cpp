@@ -43,31 +43,31 @@ std::vector<Type> RmsNormGradInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition RmsNorm() {
-  return {.kind = OpKind::kRmsNorm,
-          .summary = "root-mean-square normalisation over the last dim, times a weight",
+  return {.summary = "root-mean-square normalisation over the last dim, times a weight",
           .einsum = RmsNormEinsum,
           .infer = RmsNormInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = kNoAttributes},
           .gradient = RmsNormGradient,
           .in_place = {{2, 2}, {2, 0}}};
 }
 OpDefinition RmsNormGrad() {
-  return {.kind = OpKind::kRmsNormGrad,
-          .summary = "adjoint of rms_norm in its input",
+  return {.summary = "adjoint of rms_norm in its input",
           .einsum = RmsNormInputGradEinsum,
           .infer = RmsNormInputGradInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = kNoAttributes},
           .in_place = {{0, 4}}};
 }
 OpDefinition RmsNormWeightGrad() {
-  return {.kind = OpKind::kRmsNormWeightGrad,
-          .summary = "adjoint of rms_norm in its weight",
+  return {.summary = "adjoint of rms_norm in its weight",
           .einsum = RmsNormWeightGradEinsum,
-          .infer = RmsNormWeightGradInfer};
+          .infer = RmsNormWeightGradInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
 }
 OpDefinition RmsNormBackward() {
-  return {.kind = OpKind::kRmsNormBackward,
-          .summary = "fused rms_norm_grad and rms_norm_weight_grad",
+  return {.summary = "fused rms_norm_grad and rms_norm_weight_grad",
           .einsum = RmsNormGradEinsum,
           .infer = RmsNormGradInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .in_place = {{0, 4}}};
 }
 

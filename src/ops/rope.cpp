@@ -23,19 +23,19 @@ std::vector<Type> TableInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition Rope() {
-  return {.kind = OpKind::kRope,
-          .summary = "rotates pairs of each head by position",
+  return {.summary = "rotates pairs of each head by position",
           .einsum = RopeEinsum,
           .infer = RopeInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = Numbers("head_dim")},
           .gradient = RopeGradient,
           .in_place = {{0, 0}},
           .linear_inputs = 1};
 }
 OpDefinition RopeTable() {
-  return {.kind = OpKind::kRopeTable,
-          .summary = "cosines and sines of every position's angles",
+  return {.summary = "cosines and sines of every position's angles",
           .einsum = TableEinsum,
-          .infer = TableInfer};
+          .infer = TableInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = Numbers("head_dim")}};
 }
 
 }  // namespace espalier

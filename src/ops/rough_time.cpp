@@ -30,7 +30,7 @@ double RoughTime(const Graph& graph, const Op& op, const Mesh& mesh) {
   if (op.inputs.empty() || op.kind == OpKind::kSend || op.kind == OpKind::kRecv) return 0;
   const LocalOp local = LocalOpOf(graph, op, mesh, {});
   if (IsCommunication(op.kind)) return CollectiveTime(local, mesh);
-  if (Define(op.kind).flops != nullptr) return Define(op.kind).flops(local);
+  if (Define(op.kind).kernel.work.flops != nullptr) return Define(op.kind).kernel.work.flops(local);
   double bytes = 0;
   for (const std::vector<Shape>* shapes : {&local.inputs, &local.outputs})
     for (const Shape& shape : *shapes) bytes += double(Volume(shape) * SizeOf(local.dtype));

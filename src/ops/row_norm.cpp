@@ -55,48 +55,48 @@ std::vector<Type> RowNormWeightGradInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition RowSquares() {
-  return {.kind = OpKind::kRowSquares,
-          .summary = "sum of squares of each row, or of each head",
+  return {.summary = "sum of squares of each row, or of each head",
           .einsum = SquaresEinsum,
           .infer = SquaresInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = Numbers("head_dim")},
           .gradient = SquaresGradient};
 }
 OpDefinition RowSquaresGrad() {
-  return {.kind = OpKind::kRowSquaresGrad,
-          .summary = "adjoint of row_squares",
+  return {.summary = "adjoint of row_squares",
           .einsum = SquaresGradEinsum,
           .infer = SquaresGradInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = Numbers("head_dim")},
           .in_place = {{0, 1}},
           .linear_inputs = 1};
 }
 OpDefinition RowNorm() {
-  return {.kind = OpKind::kRowNorm,
-          .summary = "root-mean-square normalisation by given sums of squares, times a weight",
+  return {.summary = "root-mean-square normalisation by given sums of squares, times a weight",
           .einsum = NormEinsum,
           .infer = NormInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = Numbers("head_dim")},
           .gradient = NormGradient,
           .in_place = {{0, 0}}};
 }
 OpDefinition RowNormGrad() {
-  return {.kind = OpKind::kRowNormGrad,
-          .summary = "adjoint of row_norm in its input, for given sums of squares",
+  return {.summary = "adjoint of row_norm in its input, for given sums of squares",
           .einsum = NormEinsum,
           .infer = NormInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = Numbers("head_dim")},
           .in_place = {{0, 0}},
           .linear_inputs = 1};
 }
 OpDefinition RowNormSquaresGrad() {
-  return {.kind = OpKind::kRowNormSquaresGrad,
-          .summary = "adjoint of row_norm in the sums of squares",
+  return {.summary = "adjoint of row_norm in the sums of squares",
           .einsum = SquaresOfNormEinsum,
           .infer = SquaresOfNormInfer,
+          .kernel = {.rows = Rows::kIndependent, .work = EachOperandOnce, .key = Numbers("head_dim")},
           .linear_inputs = 1};
 }
 OpDefinition RowNormWeightGrad() {
-  return {.kind = OpKind::kRowNormWeightGrad,
-          .summary = "adjoint of row_norm in its weight",
+  return {.summary = "adjoint of row_norm in its weight",
           .einsum = RowNormWeightGradEinsum,
           .infer = RowNormWeightGradInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = Numbers("head_dim")},
           .linear_inputs = 1};
 }
 

@@ -21,24 +21,32 @@ std::vector<Type> RowsInfer(const OpContext& c) {
   return {MakeType(c.ElementType(0), std::move(shape))};
 }
 
+/// The part is read and written; the rest of the larger tensor is not touched.
+double TakenBytes(const LocalOp& op, bool) { return 2 * OutputBytes(op); }
+double PutBytes(const LocalOp& op, bool) { return 2 * InputBytes(op, 0); }
+
 }  // namespace
 
-OpDefinition Slice() { return Moving(OpKind::kSlice, "this rank's shard of a replicated value; no communication"); }
+OpDefinition Slice() {
+  return Moving("this rank's shard of a replicated value; no communication",
+                {.rows = Rows::kTogether, .work = TakenBytes, .key = kNoAttributes});
+}
 OpDefinition Pad() {
-  return Moving(OpKind::kPad, "a shard as a partial value: nothing to add outside it; no communication");
+  return Moving("a shard as a partial value: nothing to add outside it; no communication",
+                {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes});
 }
 OpDefinition TakeRows() {
-  return {.kind = OpKind::kTakeRows,
-          .summary = "a chunk of a rank's rows, from row `first` on",
+  return {.summary = "a chunk of a rank's rows, from row `first` on",
           .einsum = RowsEinsum,
           .infer = RowsInfer,
+          .kernel = {.rows = Rows::kTogether, .work = TakenBytes, .key = kNoAttributes},
           .jointly_linear = true};
 }
 OpDefinition PutRows() {
-  return {.kind = OpKind::kPutRows,
-          .summary = "writes a chunk of a rank's rows to its place, from row `first` on",
+  return {.summary = "writes a chunk of a rank's rows to its place, from row `first` on",
           .einsum = RowsEinsum,
           .infer = RowsInfer,
+          .kernel = {.rows = Rows::kTogether, .work = PutBytes, .key = kNoAttributes},
           .jointly_linear = true};
 }
 

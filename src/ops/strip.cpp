@@ -30,34 +30,6 @@ RowOperands RowOperandsOf(const Graph& graph, const Op& op) {
   return operands;
 }
 
-/// Kernels that compute a row from the same row of their inputs, whatever the other rows are.
-bool ComputesRows(OpKind kind) {
-  switch (kind) {
-    case OpKind::kMatmul:
-    case OpKind::kRmsNorm:
-    case OpKind::kRmsNormGrad:
-    case OpKind::kLayerNorm:
-    case OpKind::kLayerNormGrad:
-    case OpKind::kAdd:
-    case OpKind::kAddBias:
-    case OpKind::kSwiglu:
-    case OpKind::kSwigluGrad:
-    case OpKind::kGelu:
-    case OpKind::kGeluGrad:
-    case OpKind::kDropout:
-    case OpKind::kCast:
-    case OpKind::kQuantize:
-    case OpKind::kRowSquares:
-    case OpKind::kRowSquaresGrad:
-    case OpKind::kRowNorm:
-    case OpKind::kRowNormGrad:
-    case OpKind::kRowNormSquaresGrad:
-      return true;
-    default:
-      return false;
-  }
-}
-
 /// The sharded axes of the sequence, among those of the strips.
 bool IsShardedOn(const Type& type, const Strip& strip) {
   return !(type.placements.Sharded() & strip.axes).Empty() &&
@@ -93,7 +65,7 @@ void SetStrip(Op& op, const Strip& strip) {
 }
 
 bool IsRowwise(const Graph& graph, const Op& op) {
-  if (!ComputesRows(op.kind) || op.inputs.empty()) return false;
+  if (op.inputs.empty() || Define(op.kind).kernel.rows != Rows::kIndependent) return false;
   const Einsum einsum = Define(op.kind).einsum(ContextOf(graph, op));
   if (einsum.inputs[0].size() < 2) return false;
   const std::string rows = einsum.inputs[0].substr(0, 2);

@@ -39,7 +39,7 @@ class Overlapper {
  private:
   static bool IsBackward(const Op& op) { return op.role == Role::kB || op.role == Role::kW; }
   static bool IsTensorCollective(const Op& op) { return IsCollective(op.kind) && (op.Axes() - kTensorAxes).Empty(); }
-  static bool IsMatmul(const Op& op) { return Define(op.kind).flops != nullptr; }
+  static bool IsMatmul(const Op& op) { return Define(op.kind).kernel.work.flops != nullptr; }
 
   bool LeavesBackwardOf(const Op& op) const {
     return !queue_.empty() && (!IsBackward(op) || op.chunk != queue_.front().chunk);

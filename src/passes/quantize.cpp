@@ -21,6 +21,7 @@
 #include <map>
 #include <tuple>
 
+#include "espalier/ops/matmul_spec.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/fp8.hpp"
 #include "espalier/passes/pipeline.hpp"
@@ -31,22 +32,10 @@ namespace {
 /// Tensor cores read the contracted dim and write the last dim of a result in pieces of so many elements.
 constexpr int64_t kPiece = 16;
 
-/// The dims of a matmul's operands and result.
-struct Spec {
-  std::string a, b, result;
-};
-Spec SpecOf(const Op& op) {
-  const std::string& spec = op.attributes.Text("spec");
-  const size_t comma = spec.find(','), arrow = spec.find("->");
-  return {spec.substr(0, comma), spec.substr(comma + 1, arrow - comma - 1), spec.substr(arrow + 2)};
-}
-
-bool IsContracted(char dim, const std::string& result) { return result.find(dim) == result.npos; }
-
 /// The dims of an operand with the contracted ones last.
-std::string ContractedLast(const std::string& dims, const std::string& result) {
+std::string ContractedLast(const MatmulSpec& spec, const std::string& dims) {
   std::string last = dims;
-  std::ranges::stable_partition(last, [&](char dim) { return !IsContracted(dim, result); });
+  std::ranges::stable_partition(last, [&](char dim) { return !spec.IsContracted(dim); });
   return last;
 }
 
@@ -89,61 +78,60 @@ class Quantizer {
   /// Whole pieces of the contracted dims and of the result's last dim on every rank, and operands that are no partial
   /// sums.
   bool Suits(const Op& op) const {
-    const Spec spec = SpecOf(op);
+    const MatmulSpec spec = MatmulSpecOf(op.attributes);
     const Type& a = TypeOf(op.inputs[0]);
     const Type& b = TypeOf(op.inputs[1]);
     if (a.dtype != Dtype::kBf16 || b.dtype != Dtype::kBf16) return false;
     if (!a.placements.Partial().Empty() || !b.placements.Partial().Empty()) return false;
     int64_t depth = 1;
     for (size_t d = 0; d < spec.a.size(); ++d)
-      if (IsContracted(spec.a[d], spec.result)) depth *= LocalExtent(a, d);
+      if (spec.IsContracted(spec.a[d])) depth *= LocalExtent(a, d);
     const int64_t width = LocalExtent(b, spec.b.find(spec.result.back()));
     return depth > 0 && depth % kPiece == 0 && width > 0 && width % kPiece == 0;
   }
 
   Op Rewrite(const Op& op) {
-    const Spec spec = SpecOf(op);
-    const std::string a = ContractedLast(spec.a, spec.result), b = ContractedLast(spec.b, spec.result);
-    const Quantized left = Operand(op, 0, spec.a, a, spec.result), right = Operand(op, 1, spec.b, b, spec.result);
+    const MatmulSpec spec = MatmulSpecOf(op.attributes);
+    const MatmulSpec stored{ContractedLast(spec, spec.a), ContractedLast(spec, spec.b), spec.result};
+    const Quantized left = Operand(op, 0, spec.a, stored.a, spec), right = Operand(op, 1, spec.b, stored.b, spec);
     Op scaled = op;
     scaled.inputs[0] = left.values;
     scaled.inputs[1] = right.values;
     scaled.inputs.insert(scaled.inputs.end(), {left.scales, right.scales});
     scaled.attributes.numbers.erase(scaled.attributes.numbers.find(kFp8Mark));
-    scaled.attributes.texts["spec"] = a + "," + b + "->" + spec.result;
+    scaled.attributes.texts["spec"] = stored.Text();
     scaled.attributes.texts["scales"] = rows_ ? "row" : "tensor";
     return scaled;
   }
 
-  /// Operand `index` of a matmul in fp8. Only gradients of results have the tokens and the features that a weight
-  /// makes.
+  /// Operand `index` of a matmul in fp8.
   Quantized Operand(const Op& reader, size_t index, const std::string& dims, const std::string& stored,
-                    const std::string& result) {
+                    const MatmulSpec& spec) {
     const int value = reader.inputs[index];
-    const Dtype format = dims == "bsn" ? Dtype::kF8E5M2 : Dtype::kF8E4M3;
+    const Dtype format = MatmulSpec::IsGradient(dims) ? Dtype::kF8E5M2 : Dtype::kF8E4M3;
     const Role role = graph_.value(value).frequency == Frequency::kStep ? Role::kP : reader.role;
     const auto [found, fresh] = made_.try_emplace({value, format, stored != dims, role, reader.chunk});
-    if (fresh) found->second = Make(value, format, role, reader, Letters(dims, stored, result));
+    if (fresh) found->second = Make(value, format, role, reader, Letters(dims, stored, spec));
     return found->second;
   }
 
-  /// The dims of a quantize op: of its input, its result and its scales.
   struct Dims {
-    std::string from, to, scales;
+    QuantizeSpec spec;
     std::vector<size_t> spanned;  ///< dims of the input that a scale spans
   };
   /// Letters that do not depend on which weight it is: "nk" or "bsk".
-  Dims Letters(const std::string& dims, const std::string& stored, const std::string& result) const {
-    Dims letters{dims.size() == 2 ? "nk" : "bsk", "", "", {}};
+  Dims Letters(const std::string& dims, const std::string& stored, const MatmulSpec& matmul) const {
+    QuantizeSpec spec{dims.size() == 2 ? "nk" : "bsk", "", ""};
     for (char dim : stored) {
-      const size_t at = dims.find(dim);
-      letters.to += letters.from[at];
-      if (rows_ && !IsContracted(dim, result)) letters.scales += letters.from[at];
+      const char letter = spec.from[dims.find(dim)];
+      spec.to += letter;
+      if (rows_ && !matmul.IsContracted(dim)) spec.scales += letter;
     }
+    spec.scales += 'y';
+    std::vector<size_t> spanned;
     for (size_t d = 0; d < dims.size(); ++d)
-      if (!rows_ || IsContracted(dims[d], result)) letters.spanned.push_back(d);
-    letters.scales += 'y';
-    return letters;
+      if (!rows_ || matmul.IsContracted(dims[d])) spanned.push_back(d);
+    return {spec, spanned};
   }
 
   Quantized Make(int value, Dtype format, Role role, const Op& reader, const Dims& dims) {
@@ -153,13 +141,13 @@ class Quantizer {
     for (size_t d : dims.spanned)
       for (Axis a : source.type.placements.dims[d]) axes.push_back(a), shards *= mesh_.Degree(a);
     Op op{OpKind::kQuantize, {value}, {-1, -1}, {}, role, reader.layer, reader.chunk};
-    op.attributes.texts = {{"spec", dims.from + "->" + dims.to + "," + dims.scales}, {"to", std::string(Name(format))}};
+    op.attributes.texts = {{"spec", dims.spec.Text()}, {"to", std::string(Name(format))}};
     op.attributes.numbers = {{"shards", static_cast<double>(shards)}};
     Placements free;
-    free.dims.assign(dims.scales.size(), {});
+    free.dims.assign(dims.spec.scales.size(), {});
     free.dims.back() = axes;
     const std::vector<Type> types = InferOutputs(graph_, op, {Placements{}, free});
-    const std::string name = source.name + (dims.to == dims.from ? ".f8" : ".f8t");
+    const std::string name = source.name + (dims.spec.IsTransposed() ? ".f8t" : ".f8");
     const auto add = [&](const std::string& word, const Type& type) {
       return graph_.AddValue(
           {graph_.Unique(name + word), type, ValueKind::kActivation, FrequencyOf(role), reader.chunk, -1, ""});

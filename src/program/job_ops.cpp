@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kLayersUnderLateSums = 2;
 
-bool IsWork(const Op& op) { return Define(op.kind).flops != nullptr; }
+bool IsWork(const Op& op) { return Define(op.kind).kernel.work.flops != nullptr; }
 
 std::vector<int> Interleaved(const Graph& graph, const Segments& segments, int chunk, const std::vector<Role>& roles) {
   std::vector<int> ops;

@@ -1,5 +1,7 @@
 // The scratch memory that each op's cuda kernel needs. Pure: the memory plan reserves these bytes before a job starts,
-// and the kernels keep to them.
+// and the kernels keep to them. OpDefinition does not have the formulas, because they depend on vendors' libraries,
+// which src/ops does not know. But this module compiles only if each kernel of op_list.hpp has a formula here or is
+// listed as one without.
 #pragma once
 
 #include <cstdint>

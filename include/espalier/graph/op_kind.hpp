@@ -1,4 +1,4 @@
-// The kinds of ops and their names. src/ops/op_table.cpp defines what each of them does.
+// The kinds of ops and their names. src/ops defines what each of them does.
 #pragma once
 
 #include <fmt/core.h>
@@ -8,140 +8,24 @@
 #include <optional>
 #include <string_view>
 
+#include "espalier/graph/op_list.hpp"
+
 namespace espalier {
 
-/// In the order of kOpNames.
+/// One enumerator per row of op_list.hpp: kEmbedding.
 enum class OpKind : uint8_t {
   kNone,  ///< no op: the place of one that a pass has removed
-  kEmbedding,
-  kEmbeddingGrad,
-  kRmsNorm,
-  kRmsNormGrad,
-  kRmsNormWeightGrad,
-  kRmsNormBackward,
-  kMatmul,
-  kRope,
-  kRopeTable,
-  kAttention,
-  kAttentionGrad,
-  kAttentionMerge,
-  kCacheWrite,
-  kAdd,
-  kSwiglu,
-  kSwigluGrad,
-  kCast,
-  kQuantize,
-  kLogitsMax,
-  kLogitsSum,
-  kTokenLoss,
-  kCrossEntropyGrad,
-  kCrossEntropy,
-  kTakeRows,
-  kPutRows,
-  kSumSquares,
-  kClip,
-  kAdamw,
-  kMuonDirection,
-  kNormalize,
-  kWeightedSum,
-  kMuonUpdate,
-  kLayerNorm,
-  kLayerNormGrad,
-  kLayerNormWeightGrad,
-  kLayerNormBackward,
-  kPositionEmbedding,
-  kPositionEmbeddingGrad,
-  kAddBias,
-  kBiasGrad,
-  kGelu,
-  kGeluGrad,
-  kDropout,
-  kRowSquares,
-  kRowSquaresGrad,
-  kRowNorm,
-  kRowNormGrad,
-  kRowNormSquaresGrad,
-  kRowNormWeightGrad,
-  kAccumulate,
-  kReshard,
-  kSlice,
-  kPad,
-  kAllGather,
-  kReduceScatter,
-  kAllReduce,
-  kAllToAll,
-  kRingShift,
-  kGatherStages,
-  kSend,
-  kRecv,
+#define ESPALIER_KIND(name, op) k##op,
+  ESPALIER_OPS(ESPALIER_KIND, ESPALIER_KIND)
+#undef ESPALIER_KIND
 };
 
 /// The names by which graphs, programs and kernels know the kinds.
-inline constexpr std::array<std::string_view, 62> kOpNames = {
-    "",
-    "embedding",
-    "embedding_grad",
-    "rms_norm",
-    "rms_norm_grad",
-    "rms_norm_weight_grad",
-    "rms_norm_backward",
-    "matmul",
-    "rope",
-    "rope_table",
-    "attention",
-    "attention_grad",
-    "attention_merge",
-    "cache_write",
-    "add",
-    "swiglu",
-    "swiglu_grad",
-    "cast",
-    "quantize",
-    "logits_max",
-    "logits_sum",
-    "token_loss",
-    "cross_entropy_grad",
-    "cross_entropy",
-    "take_rows",
-    "put_rows",
-    "sum_squares",
-    "clip",
-    "adamw",
-    "muon_direction",
-    "normalize",
-    "weighted_sum",
-    "muon_update",
-    "layer_norm",
-    "layer_norm_grad",
-    "layer_norm_weight_grad",
-    "layer_norm_backward",
-    "position_embedding",
-    "position_embedding_grad",
-    "add_bias",
-    "bias_grad",
-    "gelu",
-    "gelu_grad",
-    "dropout",
-    "row_squares",
-    "row_squares_grad",
-    "row_norm",
-    "row_norm_grad",
-    "row_norm_squares_grad",
-    "row_norm_weight_grad",
-    "accumulate",
-    "reshard",
-    "slice",
-    "pad",
-    "all_gather",
-    "reduce_scatter",
-    "all_reduce",
-    "all_to_all",
-    "ring_shift",
-    "gather_stages",
-    "send",
-    "recv",
-};
-static_assert(kOpNames.back() == "recv" && static_cast<size_t>(OpKind::kRecv) + 1 == kOpNames.size());
+inline constexpr auto kOpNames = std::to_array<std::string_view>({"",
+#define ESPALIER_NAME(name, op) name,
+                                                                  ESPALIER_OPS(ESPALIER_NAME, ESPALIER_NAME)
+#undef ESPALIER_NAME
+});
 
 constexpr std::string_view Name(OpKind kind) { return kOpNames[static_cast<size_t>(kind)]; }
 

@@ -4,6 +4,7 @@
 #include "espalier/graph/columns.hpp"
 #include "espalier/kernels/gemm.hpp"
 #include "espalier/kernels/kernel_table.hpp"
+#include "espalier/ops/matmul_spec.hpp"
 
 namespace espalier {
 
@@ -16,6 +17,16 @@ inline int64_t RowsOf(const Tensor& x) {
 
 /// The last extent; 1 for a scalar.
 inline int64_t ColumnsOf(const Tensor& x) { return x.shape.empty() ? 1 : x.shape.back(); }
+
+/// The extents of a tensor as a matrix whose columns are the last `inner` dims.
+struct MatrixExtents {
+  int64_t rows = 1, columns = 1;
+};
+inline MatrixExtents MatrixOf(const Shape& shape, size_t inner) {
+  MatrixExtents matrix;
+  for (size_t d = 0; d < shape.size(); ++d) (d + inner < shape.size() ? matrix.rows : matrix.columns) *= shape[d];
+  return matrix;
+}
 
 /// Global index of the first element along dim `d`; 0 where none is stated.
 inline int64_t StartOf(const Tensor& x, size_t d) { return d < x.start.size() ? x.start[d] : 0; }
@@ -74,37 +85,25 @@ inline void CheckTypes(const KernelCall& call, const Gemm& gemm) {
 }
 
 /// The GEMM of a matmul call. CHECKs that spec, shapes and types agree: operands of one type, and a bias and output of
-/// the same type, or an f32 output; or fp8 operands with scales. A spec is an einsum: tokens times a weight as stored
-/// ("bsX,XY->bsY") or transposed ("bsX,YX->bsY"), or tokens transposed times tokens ("bsX,bsY->XY"); X and Y are k and
-/// n in either order. The same without "b" multiplies matrices. Tokens may also be stored transposed ("Xbs,Ybs->XY").
+/// the same type, or an f32 output; or fp8 operands with scales.
 inline Gemm GemmOf(const KernelCall& call) {
   const auto [a, b, c, bias] = MatmulOperandsOf(call);
-  const std::string& spec = call.attributes->Text("spec");
-  GemmShape p{};
-  int64_t depth = 0;  // the contracted extent of b
-  if (spec == "bsk,nk->bsn" || spec == "bsn,kn->bsk" || spec == "sk,nk->sn") {
-    p = {RowsOf(a), RowsOf(b), ColumnsOf(a), ColumnsOf(a), 1, 1, ColumnsOf(b), RowsOf(b)};
-    depth = ColumnsOf(b);
-  } else if (spec == "bsn,nk->bsk" || spec == "bsk,kn->bsn" || spec == "sk,kn->sn") {
-    p = {RowsOf(a), ColumnsOf(b), ColumnsOf(a), ColumnsOf(a), 1, ColumnsOf(b), 1, ColumnsOf(b)};
-    depth = RowsOf(b);
-  } else if (spec == "nbs,kbs->nk" || spec == "kbs,nbs->kn") {
-    const int64_t tokens = a.shape[1] * a.shape[2];
-    p = {a.shape[0], b.shape[0], tokens, tokens, 1, 1, tokens, b.shape[0]};
-    depth = b.shape[1] * b.shape[2];
-  } else {
-    CHECK(spec == "bsn,bsk->nk" || spec == "bsk,bsn->kn" || spec == "sk,sn->kn", "matmul: spec {} is unknown", spec);
-    p = {ColumnsOf(a), ColumnsOf(b), RowsOf(a), 1, ColumnsOf(a), ColumnsOf(b), 1, ColumnsOf(b)};
-    depth = RowsOf(b);
-  }
-  CHECK(depth == p.k, "matmul {}: {} and {}", spec, ToString(a.shape), ToString(b.shape));
-  CHECK(Volume(c.shape) == p.m * p.n, "matmul {}: output {} is not {} x {}", spec, ToString(c.shape), p.m, p.n);
+  const MatmulSpec spec = MatmulSpecOf(*call.attributes);
+  const auto [a_rows, a_columns] = MatrixOf(a.shape, spec.InnerDims(spec.a));
+  const auto [b_rows, b_columns] = MatrixOf(b.shape, spec.InnerDims(spec.b));
+  const bool a_inner = spec.IsContracted(spec.a.back()), b_inner = spec.IsContracted(spec.b.back());
+  const int64_t m = a_inner ? a_rows : a_columns, k = a_inner ? a_columns : a_rows;
+  const int64_t n = b_inner ? b_rows : b_columns, depth = b_inner ? b_columns : b_rows;
+  GemmShape p{m, n, k, a_inner ? k : 1, a_inner ? 1 : m, b_inner ? 1 : n, b_inner ? k : 1, n};
+  CHECK(depth == k, "matmul {}: {} and {}", spec.Text(), ToString(a.shape), ToString(b.shape));
+  CHECK(Volume(c.shape) == m * n, "matmul {}: output {} is not {} x {}", spec.Text(), ToString(c.shape), m, n);
   p.blocks = call.blocks;
   p.a_block = call.input_stride_bytes / SizeOf(a.dtype);
   p.c_block = call.output_stride_bytes / SizeOf(c.dtype);
   const Scales scales = ScalesOf(call);
   const Gemm gemm{p, a.dtype, c.dtype, call.accumulate, bias, scales, scales == Scales::kNone ? Dtype::kF32 : b.dtype};
-  CHECK(scales != Scales::kNone || a.dtype == b.dtype, "matmul {}: {} by {}", spec, Name(a.dtype), Name(b.dtype));
+  CHECK(scales != Scales::kNone || a.dtype == b.dtype, "matmul {}: {} by {}", spec.Text(), Name(a.dtype),
+        Name(b.dtype));
   CheckTypes(call, gemm);
   return gemm;
 }

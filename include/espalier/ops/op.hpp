@@ -1,5 +1,5 @@
-// What the compiler knows of each op, one definition per op: einsum dims, shapes, gradient, cost. Adding an op is one
-// enumerator in graph/op_kind.hpp, one file in src/ops and one line in op_table.cpp, plus one kernel per backend.
+// What the compiler knows of each op, one definition per op: einsum dims, shapes, what its kernel does, gradient.
+// Adding an op is one row in graph/op_list.hpp and one file in src/ops, plus one kernel per backend.
 #pragma once
 
 #include <map>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "espalier/graph/graph.hpp"
+#include "espalier/util/no_default.hpp"
 
 namespace espalier {
 
@@ -79,17 +80,49 @@ struct Neighbours {
   } inputs = {}, outputs = {};
 };
 
+/// kIndependent: an op whose operands have rows (tokens: the first two dims of the first input) computes each from the
+/// same row of its inputs, whatever the other rows are, so that it may have strips (ops/strip.hpp). kTogether: rows
+/// depend on one another, or are not the first dims, or strips are of no use.
+enum class Rows : uint8_t { kIndependent, kTogether };
+
+/// The time of a kernel follows from its floating-point operations on one rank or, if it is memory-bound, from the
+/// bytes that it reads and writes. `accumulate`: it adds to its outputs.
+struct Work {
+  using Flops = double (*)(const LocalOp&);
+  using Bytes = double (*)(const LocalOp&, bool accumulate);
+
+  constexpr Work(Flops operations) : flops(operations) {}
+  constexpr Work(Bytes moved) : bytes(moved) {}
+
+  Flops flops = nullptr;  ///< nullptr: memory-bound
+  Bytes bytes = nullptr;
+};
+
+/// Attributes that select a kernel or its work: measured times of different ones are kept apart (costs). Others, such
+/// as eps, change no time.
+struct KeyAttributes {
+  std::vector<std::string_view> texts = {}, numbers = {};
+};
+inline const KeyAttributes kNoAttributes;
+
+/// Properties of a kernel, for costs and passes. No member has a default: a definition without one does not compile.
+/// (The workspace of GPU kernels depends on vendors' libraries; device_memory/workspace.hpp has it.)
+struct KernelTraits {
+  NoDefault<Rows> rows;
+  Work work;
+  NoDefault<KeyAttributes> key;
+};
+
 struct OpDefinition {
-  OpKind kind;
-  std::string_view summary;  ///< one sentence
+  OpKind kind = OpKind::kNone;  ///< filled in by the table
+  std::string_view summary;     ///< one sentence
   /// Einsum of every tensor.
-  Einsum (*einsum)(const OpContext&);
+  NoDefault<Einsum (*)(const OpContext&)> einsum;
   /// Element types and global shapes of the outputs; placements follow from the einsum dims.
-  std::vector<Type> (*infer)(const OpContext&);
+  NoDefault<std::vector<Type> (*)(const OpContext&)> infer;
+  KernelTraits kernel;
   /// Backward ops; nullptr: nothing flows back through it.
   void (*gradient)(GradientBuilder&) = nullptr;
-  /// Floating-point operations on one rank; nullptr: memory-bound.
-  double (*flops)(const LocalOp&) = nullptr;
   /// Outputs that may reuse an input's buffer, best first. Pairs that an op does not have are skipped.
   std::vector<InPlace> in_place = {};
   /// Linear in all inputs together (add, ring_shift): all may be partial on the same axes, and so are the outputs. A
@@ -115,9 +148,9 @@ struct OpDefinition {
   Neighbours (*neighbours)(const Op&) = nullptr;
 };
 
-/// The definition of a kind; CHECKs that it has one.
+/// The definition of a kind; CHECKs that it is not kNone.
 const OpDefinition& Define(OpKind kind);
-/// All definitions, in the order of the table.
+/// All definitions, in the order of OpKind.
 const std::vector<OpDefinition>& AllOps();
 
 /// OpDefinition::per_tensor of an op, with its copies.

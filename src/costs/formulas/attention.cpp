@@ -85,7 +85,7 @@ struct PlainMatmuls {
 double FusedAttentionUs(const DeviceModel& d, const LocalOp& op) {
   const Dims dims = AttentionDims(op);
   const double share = Occupied(d, dims) * (IsGradient(op) ? d.attention_backward_share : 1);
-  return share > 0 ? Define(op.op.kind).flops(op) / (RateOf(d, op, dims) * share) : 0;
+  return share > 0 ? Define(op.op.kind).kernel.work.flops(op) / (RateOf(d, op, dims) * share) : 0;
 }
 
 double PlainAttentionUs(const Cluster& cluster, const LocalOp& op) {

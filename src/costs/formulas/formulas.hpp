@@ -36,9 +36,6 @@ double PlainAttentionUs(const Cluster& cluster, const LocalOp& op);
 /// The forward pass of the attention whose gradient `grad` is, as plain kernels: what keeping no probabilities costs.
 double PlainAttentionAgainUs(const Cluster& cluster, const LocalOp& grad);
 
-/// Bytes that a kernel without matmuls reads and writes.
-double MovedBytes(const LocalOp& op, bool accumulate);
-
 /// Any kernel, by the efficiency of the stack and with its launch.
 double KernelUs(const Cluster& cluster, const LocalOp& op, bool accumulate);
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "espalier/ops/strip.hpp"
+#include "espalier/util/error.hpp"
 #include "formulas.hpp"
 
 namespace espalier {
@@ -16,8 +17,11 @@ double AloneUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
       return cluster.attention == AttentionKernels::kPlain ? PlainAttentionUs(cluster, op)
                                                            : FusedAttentionUs(cluster.compute, op);
     default:
-      return MemoryUs(cluster.compute, MovedBytes(op, accumulate));
+      break;
   }
+  const Work::Bytes bytes = Define(op.op.kind).kernel.work.bytes;
+  CHECK(bytes != nullptr, "{} has no formula of its time", op.op.kind);
+  return MemoryUs(cluster.compute, bytes(op, accumulate));
 }
 
 double Launched(const Cluster& cluster, double us) {

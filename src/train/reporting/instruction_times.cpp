@@ -92,8 +92,8 @@ std::string InstructionTimes::Table(int64_t step, const StepTimes& times) const 
 /// FLOPs with this rank's shapes; 0 for messages and for ops without a cost.
 double InstructionTimes::FlopsOf(const Program& program, const Instruction& instruction) const {
   const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
-  if (instruction.lane != Lane::kCompute || Define(op.kind).flops == nullptr) return 0;
-  return Define(op.kind).flops(LocalOpOf(*program.graph, op, program.mesh, programs_.coordinate()));
+  if (instruction.lane != Lane::kCompute || Define(op.kind).kernel.work.flops == nullptr) return 0;
+  return Define(op.kind).kernel.work.flops(LocalOpOf(*program.graph, op, program.mesh, programs_.coordinate()));
 }
 
 }  // namespace espalier

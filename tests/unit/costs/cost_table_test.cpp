@@ -50,7 +50,7 @@ std::set<KernelKey> KeysOf(const std::vector<std::string>& overrides, int ranks)
       EXPECT_TRUE(rebuilt) << Name(key.kind) << " " << key.variant;
       if (!rebuilt) continue;
       EXPECT_EQ(KeyOf(rebuilt->Local(), rebuilt->accumulate), key);
-      const auto flops = Define(key.kind).flops;
+      const auto flops = Define(key.kind).kernel.work.flops;
       if (flops) {
         EXPECT_DOUBLE_EQ(flops(rebuilt->Local()), flops(local)) << Name(key.kind) << " " << key.variant;
       }

@@ -84,8 +84,8 @@ TEST(MemoryFormula, QuantizingReadsTwiceUnlessRowsHaveScales) {
     Op op;
     op.kind = OpKind::kQuantize;
     op.attributes.texts = {{"spec", spec}, {"to", "f8e4m3"}};
-    return MovedBytes({op, {{2, 3, 5}}, {{2, 3, 5}, {1}}, Dtype::kBf16, {Dtype::kBf16}, {Dtype::kF8E4M3, Dtype::kF32}},
-                      false);
+    return Define(op.kind).kernel.work.bytes(
+        {op, {{2, 3, 5}}, {{2, 3, 5}, {1}}, Dtype::kBf16, {Dtype::kBf16}, {Dtype::kF8E4M3, Dtype::kF32}}, false);
   };
   EXPECT_EQ(bytes("bsk->bsk,y"), 2 * 60 + 30 + 4);
   EXPECT_EQ(bytes("bsk->kbs,ky"), 2 * 60 + 30 + 4);

@@ -1,8 +1,8 @@
 // Every row-wise kernel on rows of any width and alignment, every kernel on empty shards, and the table of kernels.
 #include <array>
 
+#include "espalier/graph/op_list.hpp"
 #include "fixture.hpp"
-#include "kernels/kernel_list.hpp"
 #include "row_kernels.hpp"
 
 namespace espalier::testing {

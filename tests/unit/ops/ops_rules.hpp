@@ -212,6 +212,7 @@ inline const std::vector<Rule> kRules = {
     {"quantize spec=bsk->kbs,ky to=f8e5m2 shards=4", "bf16[3{dp_shard},5{cp},7{tp}]",
      "f8e5m2[7{tp},3{dp_shard},5{cp}] f32[7{tp},4{dp_shard,cp}]",
      "f8e5m2[7{tp},3{dp_shard},5{cp}] f32[7{tp},4{dp_shard,cp}]"},
+    {"quantize spec=bsk->bsk,bsy to=f8e4m3 shards=1", "bf16[3,5{cp},7]", "f8e4m3[3,5{cp},7] f32[3,5{cp},1]"},
     {"quantize spec=nk->kn,ky to=f8e4m3 shards=1", "bf16[11,7]", "f8e4m3[7,11] f32[7,1]"},
     {"quantize spec=bsk->bsk,y to=f8e4m3 shards=1", "f32[3,5,7]", "error: quantize: f32"},
     {"quantize spec=bsk->bsk,y to=f8e4m3 shards=1", "bf16[3,5,7]+sum{tp}", "error: partial inputs are not allowed"},

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "espalier/ops/op.hpp"
+#include "espalier/ops/strip.hpp"
 #include "espalier/ops/verify.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
@@ -154,9 +155,70 @@ TEST(Ops, EveryOpHasRules) {
     EXPECT_EQ(IsReshard(definition.kind) ? stated.count(kind) : ruled.count(kind), 1u)
         << kind << " has no row in ops_rules.hpp";
     EXPECT_EQ(definition.gradient != nullptr, gradients.count(kind) > 0) << kind << ": its gradient and its row";
-    EXPECT_EQ(definition.flops != nullptr, costs.count(kind) > 0) << kind << ": its flops and its row";
+    EXPECT_EQ(definition.kernel.work.flops != nullptr, costs.count(kind) > 0) << kind << ": its flops and its row";
     EXPECT_FALSE(definition.summary.empty()) << kind;
   }
+}
+
+// A definition that leaves out an answer does not compile.
+double Moved(const LocalOp&, bool) { return 0; }
+template <typename T>
+concept IsWhole = requires {
+  T{.rows = Rows::kTogether, .work = Moved, .key = kNoAttributes};
+};
+template <typename T>
+concept DefaultsRows = requires {
+  T{.work = Moved, .key = kNoAttributes};
+};
+template <typename T>
+concept DefaultsWork = requires {
+  T{.rows = Rows::kTogether, .key = kNoAttributes};
+};
+template <typename T>
+concept DefaultsKey = requires {
+  T{.rows = Rows::kTogether, .work = Moved};
+};
+static_assert(IsWhole<KernelTraits> && !DefaultsRows<KernelTraits> && !DefaultsWork<KernelTraits> &&
+              !DefaultsKey<KernelTraits>);
+template <typename T>
+concept IsDefined = requires(const KernelTraits& kernel) {
+  T{.einsum = nullptr, .infer = nullptr, .kernel = kernel};
+};
+template <typename T>
+concept DefaultsEinsum = requires(const KernelTraits& kernel) {
+  T{.infer = nullptr, .kernel = kernel};
+};
+template <typename T>
+concept DefaultsInfer = requires(const KernelTraits& kernel) {
+  T{.einsum = nullptr, .kernel = kernel};
+};
+template <typename T>
+concept DefaultsKernel = requires {
+  T{.einsum = nullptr, .infer = nullptr};
+};
+static_assert(IsDefined<OpDefinition> && !DefaultsEinsum<OpDefinition> && !DefaultsInfer<OpDefinition> &&
+              !DefaultsKernel<OpDefinition>);
+
+TEST(Ops, ADefinitionIsThatOfItsKind) {
+  ASSERT_EQ(AllOps().size(), kOpNames.size() - 1);
+  for (size_t i = 0; i < AllOps().size(); ++i) {
+    const OpKind kind = AllOps()[i].kind;
+    EXPECT_EQ(static_cast<size_t>(kind), i + 1);
+    EXPECT_EQ(&Define(kind), &AllOps()[i]);
+    EXPECT_EQ(FindOpKind(Name(kind)), kind);
+  }
+  EXPECT_THROW(Define(OpKind::kNone), InvariantError);
+}
+
+TEST(Ops, IndependentRowsAreTheFirstDimsOfEveryOperand) {
+  std::set<OpKind> rowwise;
+  for (const Rule& rule : kRules) {
+    if (IsRefused(rule)) continue;
+    const OneOp one(rule.op, Types(rule.inputs), OutputsOf(rule));
+    if (IsRowwise(one.graph, one.op)) rowwise.insert(one.op.kind);
+  }
+  for (const OpDefinition& definition : AllOps())
+    EXPECT_EQ(definition.kernel.rows == Rows::kIndependent, rowwise.contains(definition.kind)) << Name(definition.kind);
 }
 
 TEST(Ops, EveryDimOfEveryInputIsShardedInSomeRow) {
@@ -450,7 +512,7 @@ TEST(Ops, FlopsOfTheFirstRank) {
     for (size_t o = 0; o < outputs.size(); ++o)
       one.graph.values[static_cast<size_t>(one.op.outputs[o])].type = outputs[o];
     const LocalOp first = LocalOpOf(one.graph, one.op, MeshOf(rule.inputs), {});
-    EXPECT_EQ(Define(one.op.kind).flops(first), rule.flops) << Name(rule);
+    EXPECT_EQ(Define(one.op.kind).kernel.work.flops(first), rule.flops) << Name(rule);
   }
 }
 
@@ -461,11 +523,11 @@ TEST(Ops, HopsOfARingShareTheScoresThatAWindowLeaves) {
       const int64_t keys = 16, length = cp * keys;
       Op op{OpKind::kAttention, {}, {}, {{{"cp", cp}, {"length", double(length)}, {"window", window}}, {}}};
       const Shape q = {1, keys, 8}, gathered = {1, length, 8};
-      const double whole = Define(op.kind).flops({op, {q, gathered, gathered}, {}});
+      const double whole = Define(op.kind).kernel.work.flops({op, {q, gathered, gathered}, {}});
       double hops = 0;
       for (int hop = 0; hop < cp; ++hop) {
         op.attributes.numbers["hop"] = hop;
-        const double flops = Define(op.kind).flops({op, {q, q, q}, {}});
+        const double flops = Define(op.kind).kernel.work.flops({op, {q, q, q}, {}});
         EXPECT_GE(flops, 0);
         hops += flops;
       }

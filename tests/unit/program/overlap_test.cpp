@@ -139,8 +139,8 @@ TEST(Program, StripsSendTheSameBytesAndComputeTheSameFlops) {
         double flops = 0;
         for (const Instruction& i : program.instructions) {
           const Op& op = program.graph->op(i.op);
-          if (i.lane == Lane::kCompute && Define(op.kind).flops != nullptr)
-            flops += Define(op.kind).flops(LocalOpOf(*program.graph, op, program.mesh, last));
+          if (i.lane == Lane::kCompute && Define(op.kind).kernel.work.flops != nullptr)
+            flops += Define(op.kind).kernel.work.flops(LocalOpOf(*program.graph, op, program.mesh, last));
         }
         int64_t bytes = 0;
         for (const auto& [lane, count] : CountMessages(program, last)) bytes += count.bytes;

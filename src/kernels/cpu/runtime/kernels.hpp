@@ -3,9 +3,9 @@
 
 #include <cmath>
 
+#include "espalier/graph/op_list.hpp"
 #include "espalier/util/error.hpp"
 #include "kernels/arguments.hpp"
-#include "kernels/kernel_list.hpp"
 #include "parallel.hpp"
 #include "vector.hpp"
 

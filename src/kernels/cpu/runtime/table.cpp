@@ -1,10 +1,10 @@
 // The cpu backend's kernels by op name, at the level in use.
 #include <map>
 
+#include "espalier/graph/op_list.hpp"
 #include "espalier/kernels/kernel_table.hpp"
 #include "espalier/util/error.hpp"
 #include "kernels/arguments.hpp"
-#include "kernels/kernel_list.hpp"
 #include "kernels/read_arguments.hpp"
 #include "level.hpp"
 

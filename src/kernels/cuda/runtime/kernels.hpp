@@ -2,8 +2,8 @@
 // pointers. Included by nvcc.
 #pragma once
 
+#include "espalier/graph/op_list.hpp"
 #include "kernels/arguments.hpp"
-#include "kernels/kernel_list.hpp"
 #include "launch_context.hpp"
 
 namespace espalier::cuda {

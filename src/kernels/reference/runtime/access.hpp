@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "espalier/graph/op_list.hpp"
 #include "espalier/util/error.hpp"
 #include "kernels/arguments.hpp"
-#include "kernels/kernel_list.hpp"
 
 namespace espalier::reference {
 

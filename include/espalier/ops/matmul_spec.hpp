@@ -1,0 +1,47 @@
+// The attribute `spec` of ops, parsed: the einsum dims of a matmul, and of an operand that is quantized for one.
+//
+// b and s are the tokens, k the features of the input, and n those that the weight makes. So "bsn" as an operand is the
+// gradient of a result, and a weight is stored as [out, in], "nk", or as [in, out], "kn".
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "espalier/util/attributes.hpp"
+
+namespace espalier {
+
+/// "bsk,nk->bsn": the dims of both operands and of the result. Contracted dims are adjacent: the first or the last dims
+/// of an operand.
+struct MatmulSpec {
+  std::string a, b, result;
+
+  std::string Text() const { return a + "," + b + "->" + result; }
+  bool IsContracted(char dim) const { return result.find(dim) == result.npos; }
+  /// Number of the last dims of an operand that are all contracted, or all not.
+  size_t InnerDims(std::string_view operand) const;
+  /// A matmul that contracts the tokens of a batch makes a weight gradient, in fp32.
+  bool MakesWeightGradient() const { return a.find('b') != a.npos && IsContracted('b'); }
+  /// An operand of a matmul that is the gradient of another's result.
+  static bool IsGradient(std::string_view operand) { return operand == "bsn"; }
+};
+
+/// "bsk->kbs,ky": the dims of a value, of its copy in fp8 and of the copy's scales, of which y counts the shards.
+struct QuantizeSpec {
+  std::string from, to, scales;
+
+  std::string Text() const { return from + "->" + to + "," + scales; }
+  bool IsTransposed() const { return from != to; }
+  /// Each row of the copy has a scale; else all rows of a rank have one.
+  bool HasRowScales() const { return scales != "y"; }
+};
+
+/// True for the specs that kernels have.
+bool IsMatmulSpec(std::string_view text);
+bool IsQuantizeSpec(std::string_view text);
+
+/// The attribute `spec`; CHECKs that kernels have it.
+MatmulSpec MatmulSpecOf(const Attributes& attributes);
+QuantizeSpec QuantizeSpecOf(const Attributes& attributes);
+
+}  // namespace espalier

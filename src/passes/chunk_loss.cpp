@@ -242,7 +242,7 @@ class LossChunker {
 }  // namespace
 
 void ChunkLoss(Graph& graph, const PassContext& context) {
-  LossChunker(graph, context.mesh, context.deck.loss.chunks).Run();
+  if (context.purpose != Purpose::kSample) LossChunker(graph, context.mesh, context.deck.loss.chunks).Run();
 }
 
 }  // namespace espalier

@@ -154,6 +154,6 @@ class Coalescer {
 
 }  // namespace
 
-void Coalesce(Graph& graph, const Mesh& mesh) { Coalescer(graph, mesh).Run(); }
+void Coalesce(Graph& graph, const PassContext& context) { Coalescer(graph, context.mesh).Run(); }
 
 }  // namespace espalier

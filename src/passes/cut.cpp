@@ -125,6 +125,6 @@ class Cutter {
 
 }  // namespace
 
-void Cut(Graph& graph, const std::vector<int>& stage_of_chunk) { Cutter(graph, stage_of_chunk).Run(); }
+void Cut(Graph& graph, const PassContext& context) { Cutter(graph, context.stage_of_chunk).Run(); }
 
 }  // namespace espalier

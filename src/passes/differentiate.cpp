@@ -1,6 +1,7 @@
 // Reverse-mode differentiation, op by op from the loss back. Each op's own file says what it emits; here adjoints that
 // meet are added, in the order in which the forward ops used the value. Input gradients get role B, weight gradients
-// role W: that these are apart is what zero-bubble schedules need.
+// role W: that these are apart is what zero-bubble schedules need. Weight gradients are named "gradients/<parameter>"
+// (further uses of a tied weight "gradients/<parameter>.2", ...).
 #include <algorithm>
 #include <map>
 
@@ -133,6 +134,8 @@ class Differentiator final : public GradientBuilder {
 
 }  // namespace
 
-void Differentiate(Graph& graph) { Differentiator(graph).Run(); }
+void Differentiate(Graph& graph, const PassContext& context) {
+  if (context.purpose == Purpose::kTrain) Differentiator(graph).Run();
+}
 
 }  // namespace espalier

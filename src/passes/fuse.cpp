@@ -139,6 +139,6 @@ class Fuser {
 
 }  // namespace
 
-void Fuse(Graph& graph) { Fuser(graph).Run(); }
+void Fuse(Graph& graph, const PassContext&) { Fuser(graph).Run(); }
 
 }  // namespace espalier

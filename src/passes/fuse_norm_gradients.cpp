@@ -81,6 +81,6 @@ class NormFuser {
 
 }  // namespace
 
-void FuseNormGradients(Graph& graph) { NormFuser(graph).Run(); }
+void FuseNormGradients(Graph& graph, const PassContext&) { NormFuser(graph).Run(); }
 
 }  // namespace espalier

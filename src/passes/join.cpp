@@ -349,7 +349,8 @@ class Joiner {
 }  // namespace
 
 void Join(Graph& graph, const PassContext& context) {
-  if (context.join_matmuls != JoinMatmuls::kNever) Joiner(graph, context.mesh, context.join_matmuls).Run();
+  const JoinMatmuls choice = context.deck.fusion.join_matmuls;
+  if (choice != JoinMatmuls::kNever) Joiner(graph, context.mesh, choice).Run();
 }
 
 }  // namespace espalier

@@ -162,6 +162,6 @@ class ReshardLowering {
 
 }  // namespace
 
-void LowerReshards(Graph& graph, const Mesh& mesh) { ReshardLowering(graph, mesh).Run(); }
+void LowerReshards(Graph& graph, const PassContext& context) { ReshardLowering(graph, context.mesh).Run(); }
 
 }  // namespace espalier

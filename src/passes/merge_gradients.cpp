@@ -24,7 +24,8 @@
 //                                              W  r2 = reshard(s2)                    gathered
 //
 // Loss and token count always accumulate as in the first form. With one microbatch per step nothing is added
-// (StoreGradients): what makes a reduced gradient writes it where it stays until the update.
+// (StoreGradients): what makes a reduced gradient writes it where it stays until the update. That pass is after
+// lower_reshards: a reshard that changes nothing has no op that could write.
 #include <map>
 
 #include "espalier/ops/op.hpp"
@@ -124,6 +125,7 @@ class LayerReducer {
 }  // namespace
 
 void MergeGradients(Graph& graph, const PassContext& context) {
+  if (KeepsComputeType(context.purpose)) return;
   const bool each_microbatch = ReduceOf(context.deck, context.mesh) == ReduceFrequency::kMicrobatch;
   for (const Op& op : graph.ops) {
     if (!Define(op.kind).accumulates && (op.role != Role::kW || each_microbatch)) continue;
@@ -133,8 +135,8 @@ void MergeGradients(Graph& graph, const PassContext& context) {
   graph.Renumber();
 }
 
-void StoreGradients(Graph& graph, int64_t microbatches) {
-  if (microbatches != 1) return;
+void StoreGradients(Graph& graph, const PassContext& context) {
+  if (context.purpose != Purpose::kTrain || BatchOf(context.deck, context.mesh).microbatches != 1) return;
   std::map<int, int> kept;  // gradient of the microbatch -> accumulator
   for (const Op& op : graph.ops)
     if (op.kind == OpKind::kAccumulate) kept[op.inputs[0]] = op.outputs[0];

@@ -42,7 +42,7 @@ Op Merged(std::vector<Op> updates) {
 
 }  // namespace
 
-void MergeUpdates(Graph& graph) {
+void MergeUpdates(Graph& graph, const PassContext&) {
   std::map<UpdateKey, std::vector<Op>> updates;
   std::map<UpdateKey, size_t> last;
   for (size_t i = 0; i < graph.ops.size(); ++i) {

@@ -156,6 +156,9 @@ class Optimizer {
 
 }  // namespace
 
-void Optimize(Graph& graph, const Deck& deck, Purpose purpose) { Optimizer(graph, deck).Run(purpose); }
+void Optimize(Graph& graph, const PassContext& context) {
+  if (KeepsComputeType(context.purpose) || context.purpose == Purpose::kCopies) return;
+  Optimizer(graph, context.deck).Run(context.purpose);
+}
 
 }  // namespace espalier

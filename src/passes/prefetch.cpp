@@ -69,8 +69,9 @@ class Prefetcher {
 
 }  // namespace
 
-void Prefetch(Graph& graph, const Deck& deck) {
-  if (deck.overlap.prefetch > 0) Prefetcher(graph, deck.overlap.prefetch).Run();
+void Prefetch(Graph& graph, const PassContext& context) {
+  const int ahead = context.deck.overlap.prefetch;
+  if (ahead > 0) Prefetcher(graph, ahead).Run();
 }
 
 }  // namespace espalier

@@ -28,6 +28,7 @@
 // lower_reshards: a reshard that changes nothing has no op that could write.
 #include <map>
 
+#include "espalier/graph/rewriter.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "passes/message_type.hpp"
@@ -49,8 +50,8 @@ class LayerReducer {
         messages_(GradientMessages(context.deck)) {}
 
   void Run() {
-    std::vector<Op> ops = std::move(graph_.ops);
-    graph_.ops.clear();
+    Rewriter old(graph_);
+    std::vector<Op>& ops = old.ops;
     std::map<int, size_t> last_of_chunk;
     std::map<std::pair<int, int>, size_t> last_of_layer;
     for (size_t i = 0; i < ops.size(); ++i)
@@ -64,7 +65,6 @@ class LayerReducer {
       if (weight && last_of_layer.at({chunk, layer}) == i) CloseLayer();
       if (weight && last_of_chunk.at(chunk) == i) Add();
     }
-    graph_.Renumber();
   }
 
  private:
@@ -138,9 +138,11 @@ void MergeGradients(Graph& graph, const PassContext& context) {
 void StoreGradients(Graph& graph, const PassContext& context) {
   if (context.purpose != Purpose::kTrain || BatchOf(context.deck, context.mesh).microbatches != 1) return;
   std::map<int, int> kept;  // gradient of the microbatch -> accumulator
-  for (const Op& op : graph.ops)
-    if (op.kind == OpKind::kAccumulate) kept[op.inputs[0]] = op.outputs[0];
-  std::erase_if(graph.ops, [](const Op& op) { return op.kind == OpKind::kAccumulate; });
+  for (Op& op : graph.ops) {
+    if (op.kind != OpKind::kAccumulate) continue;
+    kept[op.inputs[0]] = op.outputs[0];
+    op = {};
+  }
   for (Op& op : graph.ops)
     for (int& output : op.outputs)
       if (const auto it = kept.find(output); it != kept.end()) output = it->second;

@@ -33,6 +33,7 @@ struct PlanOptions {
   int ranks = 0;        ///< 0: the fewest that the deck's degrees allow
   std::string json;     ///< file to write the plan to; empty: none
   int program = -1;     ///< print the program of this rank instead; -1: none
+  bool passes = false;  ///< print what each pass of the compiler changes instead
   std::string cluster;  ///< cluster file: times the step too; empty: none
 };
 /// Compiles for any number of ranks and prints layout, schedule, memory and messages.

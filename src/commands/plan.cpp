@@ -264,6 +264,10 @@ int PlanCommand(const PlanOptions& options) {
   if (!options.cluster.empty()) return PlanOnCluster(options, counted, ranks);
   const PlannedDevice device = PlanDevice(loaded.deck);
   loaded.deck.run.device = device.device;
+  if (options.passes) {
+    PrintPasses(loaded.deck, ranks);
+    return static_cast<int>(ExitStatus::kDone);
+  }
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
   const int64_t staging_bytes = LargestStaging(plan.training);
   WriteOutput(options.json, PlanJson(plan, staging_bytes).dump(1) + "\n");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "espalier/graph/columns.hpp"
+#include "espalier/graph/provenance.hpp"
 #include "formulas/formulas.hpp"
 
 namespace espalier {
@@ -159,7 +160,7 @@ void InstructionCosts::FindUnread() {
     const auto attention = recomputed.find(op.layer);
     if (op.role != Role::kF || attention == recomputed.end() || IsBetweenStages(op.kind)) continue;
     if (program_.stage_of_chunk[op.chunk] != program_.stage) continue;
-    if (graph_.FindOrNone(graph_.value(op.outputs.at(0)).name + ".again") >= 0) continue;
+    if (graph_.FindOrNone(RecomputedName(graph_.value(op.outputs.at(0)).name)) >= 0) continue;
     const InstructionCost cost = IsCommunication(op.kind)
                                      ? Collective(op, WireBytes(graph_, op, program_.mesh, coordinate_))
                                      : Kernel(op, false);

@@ -52,6 +52,7 @@ std::string Graph::Unique(const std::string& base) const {
 }
 
 void Graph::Renumber() {
+  std::erase_if(ops, [](const Op& op) { return op.kind == OpKind::kNone; });
   for (Value& value : values) value.producer = -1;
   for (size_t i = 0; i < ops.size(); ++i)
     for (int output : ops[i].outputs)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "espalier/graph/provenance.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -42,7 +43,7 @@ int Builder::AddParameter(std::string name, StoredPart stored, Shape shape, std:
   model_.inits.push_back(init);
   model_.stored.push_back(std::move(stored));
   const Dtype kept = KeepsComputeType(purpose_) ? compute_ : Dtype::kF32;
-  const int master = model_.graph.AddValue({"parameters/" + name, MakeType(kept, std::move(shape)), ValueKind::kState,
+  const int master = model_.graph.AddValue({StateName(name), MakeType(kept, std::move(shape)), ValueKind::kState,
                                             Frequency::kStep, Chunk(), -1, std::move(layout)});
   if (compute_ == kept) return master;
   return Prepare(OpKind::kCast, {master}, name, {{}, {{"to", std::string(Name(compute_))}}});

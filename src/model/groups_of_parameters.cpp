@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "espalier/deck/parameter_groups.hpp"
+#include "espalier/graph/provenance.hpp"
 #include "espalier/model/matmul_patterns.hpp"
 #include "espalier/util/error.hpp"
 
@@ -71,7 +72,7 @@ std::vector<std::string> DescribeGroups(const Deck& deck) {
     const int group = GroupOf(deck, name);
     Members& of = members[group < 0 ? groups.size() : static_cast<size_t>(group)];
     ++of.tensors;
-    of.elements += Volume(model.graph.value(model.graph.Find("parameters/" + name)).type.shape);
+    of.elements += Volume(model.graph.value(model.graph.Find(StateName(name))).type.shape);
   }
   std::vector<std::string> lines;
   for (size_t i = 0; i < groups.size(); ++i)

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "espalier/deck/parameter_groups.hpp"
+#include "espalier/graph/provenance.hpp"
 
 namespace espalier {
 
@@ -13,12 +14,10 @@ bool IsInFp8(const Deck::Precision& precision, std::string_view weight) {
 }
 
 std::vector<std::string> MatmulNames(const Model& model) {
-  constexpr std::string_view kPrefix = "parameters/";
   std::vector<std::string> names;
   for (const Op& op : model.graph.ops) {
     if (op.kind != OpKind::kMatmul) continue;
-    const std::string& name = model.graph.value(op.inputs[1]).name;
-    names.push_back(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name);
+    names.emplace_back(ParameterOf(model.graph.value(op.inputs[1])));
   }
   // The head comes last. If it is tied, its weight has another name.
   if (!names.empty()) names.back() = kHeadMatmul;

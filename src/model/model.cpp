@@ -1,5 +1,6 @@
 #include "espalier/model/model.hpp"
 
+#include "espalier/graph/provenance.hpp"
 #include "espalier/util/error.hpp"
 #include "families.hpp"
 
@@ -20,7 +21,7 @@ Model BuildModel(const Deck& deck, const Split& split, int64_t batch, Purpose pu
 int64_t ParameterCount(const Model& model) {
   int64_t count = 0;
   for (const std::string& name : model.parameters)
-    count += Volume(model.graph.value(model.graph.Find("parameters/" + name)).type.shape);
+    count += Volume(model.graph.value(model.graph.Find(StateName(name))).type.shape);
   return count;
 }
 

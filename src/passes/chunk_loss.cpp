@@ -21,6 +21,7 @@
 #include <map>
 
 #include "espalier/graph/local_range.hpp"
+#include "espalier/graph/rewriter.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
@@ -49,17 +50,16 @@ class LossChunker {
 
   void Run() {
     if (chunks_ <= 1) return;
-    std::vector<Op> ops = std::move(graph_.ops);
-    old_ = &ops;
-    for (size_t i = 0; i < ops.size(); ++i) {
+    const Rewriter old(graph_);
+    old_ = &old.ops;
+    for (size_t i = 0; i < old.ops.size(); ++i) {
       if (static_cast<int>(i) == head_) graph_.ops.push_back({});  // the place of all chunks
-      if (!repeated_[i] && !Follows(ops[i])) graph_.ops.push_back(ops[i]);
+      if (!repeated_[i] && !Follows(old.ops[i])) graph_.ops.push_back(old.ops[i]);
     }
     const auto place = std::ranges::find(graph_.ops, OpKind::kNone, &Op::kind);
     const std::vector<Op> chunks = Chunks();
     graph_.ops.insert(graph_.ops.erase(place), chunks.begin(), chunks.end());
     DropUnread();
-    graph_.Renumber();
   }
 
  private:
@@ -98,8 +98,7 @@ class LossChunker {
   }
 
   int64_t RanksOf(const Type& type, size_t dim) const {
-    int64_t ranks = 1;
-    for (Axis a : type.placements.dims[dim]) ranks *= mesh_.Degree(a);
+    const int64_t ranks = ShardsOf(type, dim, mesh_);
     CHECK(type.shape[dim] % ranks == 0, "{} rows of {} are not equally many on all ranks", type.shape[dim], ranks);
     return ranks;
   }
@@ -222,7 +221,6 @@ class LossChunker {
       else
         for (int v : op.inputs) read[static_cast<size_t>(v)] = true;
     }
-    std::erase_if(graph_.ops, [](const Op& op) { return op.kind == OpKind::kNone; });
   }
 
   Graph& graph_;
@@ -242,7 +240,7 @@ class LossChunker {
 }  // namespace
 
 void ChunkLoss(Graph& graph, const PassContext& context) {
-  LossChunker(graph, context.mesh, context.deck.loss.chunks).Run();
+  if (context.purpose != Purpose::kSample) LossChunker(graph, context.mesh, context.deck.loss.chunks).Run();
 }
 
 }  // namespace espalier

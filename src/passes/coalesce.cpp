@@ -10,6 +10,8 @@
 #include <tuple>
 
 #include "espalier/graph/local_range.hpp"
+#include "espalier/graph/transfers.hpp"
+#include "espalier/graph/uses.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 
@@ -20,14 +22,7 @@ using BatchKey = std::tuple<OpKind, AxisSet, Role, int, int, Dtype, bool, Freque
 
 class Coalescer {
  public:
-  Coalescer(Graph& graph, const Mesh& mesh)
-      : graph_(graph), mesh_(mesh), made_(graph.values.size(), -1), read_(graph.values.size(), kNever) {
-    for (size_t i = 0; i < graph.ops.size(); ++i) {
-      for (int o : graph.ops[i].outputs)
-        if (graph.value(o).kind != ValueKind::kState) made_[o] = static_cast<int>(i);
-      for (int v : graph.ops[i].inputs) read_[v] = std::min(read_[v], static_cast<int>(i));
-    }
-  }
+  Coalescer(Graph& graph, const Mesh& mesh) : graph_(graph), mesh_(mesh), uses_(graph) {}
 
   void Run() {
     FindBuckets();
@@ -43,7 +38,7 @@ class Coalescer {
       Add(i, batch);
     }
     for (auto& [key, batch] : open) Close(batch);
-    Rebuild();
+    graph_.Renumber();
   }
 
  private:
@@ -100,9 +95,7 @@ class Coalescer {
 
   bool MayJoin(int id, const Batch& batch) const {
     const Op& op = graph_.op(id);
-    const bool gradient = op.role == Role::kW && op.kind != OpKind::kAllGather;
-    const bool activation = graph_.value(op.inputs[0]).frequency == Frequency::kMicrobatch && !gradient;
-    if (activation && batch.ops.back() + 1 != id) return false;
+    if (MovesActivations(graph_, op) && batch.ops.back() + 1 != id) return false;
     return PositionOf(batch.ops.front(), id, std::max(batch.made, MadeBy(op)), std::min(batch.read, ReadBy(op))) >= 0;
   }
   void Add(int id, Batch& batch) const {
@@ -110,8 +103,11 @@ class Coalescer {
     batch.made = std::max(batch.made, MadeBy(graph_.op(id)));
     batch.read = std::min(batch.read, ReadBy(graph_.op(id)));
   }
-  int MadeBy(const Op& op) const { return made_[op.inputs[0]]; }
-  int ReadBy(const Op& op) const { return read_[op.outputs[0]]; }
+  /// The last op that makes the input, -1 if it is ready from the start, as states are.
+  int MadeBy(const Op& op) const {
+    return graph_.value(op.inputs[0]).kind == ValueKind::kState ? -1 : uses_.LastWriter(op.inputs[0]);
+  }
+  int ReadBy(const Op& op) const { return uses_.FirstReader(op.outputs[0]); }
 
   /// Where ops from `first` to `last` may become one whose inputs op `made` is the last to make, and whose results op
   /// `read` is the first to read; -1: nowhere.
@@ -127,33 +123,18 @@ class Coalescer {
       merged.inputs.push_back(graph_.op(batch.ops[k]).inputs[0]);
       merged.outputs.push_back(graph_.op(batch.ops[k]).outputs[0]);
     }
-    for (int op : batch.ops) merged_[op] = {};
-    merged_[PositionOf(first, last, batch.made, batch.read)] = std::move(merged);
-  }
-
-  void Rebuild() {
-    std::vector<Op> ops;
-    for (size_t i = 0; i < graph_.ops.size(); ++i) {
-      const auto it = merged_.find(static_cast<int>(i));
-      if (it == merged_.end())
-        ops.push_back(std::move(graph_.ops[i]));
-      else if (it->second.kind != OpKind::kNone)
-        ops.push_back(std::move(it->second));
-    }
-    graph_.ops = std::move(ops);
-    graph_.Renumber();
+    for (int op : batch.ops) graph_.op(op) = {};
+    graph_.op(PositionOf(first, last, batch.made, batch.read)) = std::move(merged);
   }
 
   Graph& graph_;
   const Mesh& mesh_;
   std::map<std::pair<Kind, int>, int> buckets_;  // by layer: the last layer of its bucket
-  std::vector<int> made_;     // by value: position of its producer, -1 if it is ready from the start (states too)
-  std::vector<int> read_;     // by value: position of its first reader
-  std::map<int, Op> merged_;  // by position: the merged op, or kNone where an op was removed
+  const Uses uses_;
 };
 
 }  // namespace
 
-void Coalesce(Graph& graph, const Mesh& mesh) { Coalescer(graph, mesh).Run(); }
+void Coalesce(Graph& graph, const PassContext& context) { Coalescer(graph, context.mesh).Run(); }
 
 }  // namespace espalier

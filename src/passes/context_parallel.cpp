@@ -11,6 +11,7 @@
 // those that it needs: nothing is sent.
 #include <map>
 
+#include "espalier/graph/rewriter.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "passes/context/attention_writer.hpp"
 
@@ -86,22 +87,20 @@ void WriteGrad(AttentionWriter& w, ContextMode mode, const WholeSequences& whole
 void ContextParallel(Graph& graph, const PassContext& context) {
   const int cp = context.mesh.Degree(Axis::kCp);
   if (cp == 1) return;
-  std::vector<Op> ops;
+  const Rewriter old(graph);
   WholeSequences whole;
-  for (const Op& op : graph.ops) {
+  for (const Op& op : old.ops) {
     const bool forward = op.kind == OpKind::kAttention;
     if (!forward && op.kind != OpKind::kAttentionGrad) {
-      ops.push_back(op);
+      graph.ops.push_back(op);
       continue;
     }
-    AttentionWriter writer(graph, ops, op, cp);
+    AttentionWriter writer(graph, op, cp);
     if (forward)
       Write(writer, context.deck.parallel.context, whole);
     else
       WriteGrad(writer, context.deck.parallel.context, whole);
   }
-  graph.ops = std::move(ops);
-  graph.Renumber();
 }
 
 }  // namespace espalier

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "espalier/graph/rewriter.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
 
@@ -17,18 +18,16 @@ class Cutter {
   Cutter(Graph& graph, const std::vector<int>& stage_of_chunk) : graph_(graph), stage_(stage_of_chunk) {}
 
   void Run() {
-    std::vector<Op> ops = std::move(graph_.ops);
-    graph_.ops.clear();
-    FindCrossings(ops);
-    for (size_t i = 0; i < ops.size(); ++i) {
+    Rewriter old(graph_);
+    FindCrossings(old.ops);
+    for (size_t i = 0; i < old.ops.size(); ++i) {
       for (const Crossing& crossing : before_[i]) Send(crossing);
-      Op& op = ops[i];
+      Op& op = old.ops[i];
       for (int& input : op.inputs) input = At(input, op.chunk);
       if (op.chunk == kAllChunks) GatherScalars(op);
       graph_.ops.push_back(std::move(op));
       for (const Crossing& crossing : after_[i]) Send(crossing);
     }
-    graph_.Renumber();
   }
 
  private:
@@ -47,17 +46,13 @@ class Cutter {
   void FindCrossings(const std::vector<Op>& ops) {
     before_.resize(ops.size());
     after_.resize(ops.size());
-    std::map<int, size_t> producer;
     std::set<std::pair<int, int>> seen;
-    for (size_t i = 0; i < ops.size(); ++i)
-      for (int o : ops[i].outputs)
-        if (graph_.value(o).kind == ValueKind::kActivation) producer[o] = i;
     for (size_t i = 0; i < ops.size(); ++i)
       for (int v : ops[i].inputs) {
         if (!Crosses(v, ops[i].chunk) || !seen.emplace(v, ops[i].chunk).second) continue;
-        const ValueKind kind = graph_.value(v).kind;
+        const auto& [kind, producer] = std::pair(graph_.value(v).kind, graph_.value(v).producer);
         if (kind == ValueKind::kActivation)
-          after_[producer.at(v)].push_back({v, ops[i].chunk, ops[producer.at(v)].role, ops[producer.at(v)].layer});
+          after_[producer].push_back({v, ops[i].chunk, ops[producer].role, ops[producer].layer});
         else if (kind == ValueKind::kAccumulator)
           before_[i].push_back({v, ops[i].chunk, ops[i].role, ops[i].layer});
         else
@@ -125,6 +120,6 @@ class Cutter {
 
 }  // namespace
 
-void Cut(Graph& graph, const std::vector<int>& stage_of_chunk) { Cutter(graph, stage_of_chunk).Run(); }
+void Cut(Graph& graph, const PassContext& context) { Cutter(graph, context.stage_of_chunk).Run(); }
 
 }  // namespace espalier

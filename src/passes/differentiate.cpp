@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <map>
 
+#include "espalier/graph/provenance.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
-
-constexpr std::string_view kStatePrefix = "parameters/";
 
 class Differentiator final : public GradientBuilder {
  public:
@@ -63,11 +62,10 @@ class Differentiator final : public GradientBuilder {
     return std::any_of(forward_.outputs.begin(), forward_.outputs.end(), [&](int o) { return adjoints_.count(o) > 0; });
   }
 
-  /// A weight is a state "parameters/<name>" or what role P makes of it; its gradient is named after it.
+  /// A weight is a parameter or what role P makes of it; its gradient is named after it.
   void MarkWeights() {
     for (size_t i = 0; i < graph_.values.size(); ++i)
-      if (graph_.value(i).kind == ValueKind::kState && graph_.value(i).name.starts_with(kStatePrefix))
-        weights_[static_cast<int>(i)] = graph_.value(i).name.substr(kStatePrefix.size());
+      if (IsParameter(graph_.value(i))) weights_[static_cast<int>(i)] = ParameterOf(graph_.value(i));
     for (const Op& op : graph_.ops)
       if (op.role == Role::kP && weights_.count(op.inputs[0]) > 0) weights_[op.outputs[0]] = weights_[op.inputs[0]];
   }
@@ -83,10 +81,9 @@ class Differentiator final : public GradientBuilder {
 
   int NewAdjoint(int of, Type type, const Op& op) {
     const auto weight = weights_.find(of);
-    const std::string name = weight == weights_.end() ? graph_.value(of).name + ".grad" : "gradients/" + weight->second;
+    const std::string name = weight == weights_.end() ? graph_.value(of).name + ".grad" : GradientName(weight->second);
     Value value{graph_.Unique(name), std::move(type), ValueKind::kActivation, Frequency::kMicrobatch, op.chunk, -1, ""};
-    if (weight != weights_.end())
-      value.layout = graph_.value(graph_.Find(std::string(kStatePrefix) + weight->second)).layout;
+    if (weight != weights_.end()) value.layout = graph_.value(graph_.Find(StateName(weight->second))).layout;
     return graph_.AddValue(std::move(value));
   }
 
@@ -133,6 +130,8 @@ class Differentiator final : public GradientBuilder {
 
 }  // namespace
 
-void Differentiate(Graph& graph) { Differentiator(graph).Run(); }
+void Differentiate(Graph& graph, const PassContext& context) {
+  if (context.purpose == Purpose::kTrain) Differentiator(graph).Run();
+}
 
 }  // namespace espalier

@@ -27,6 +27,7 @@
 #include <algorithm>
 #include <map>
 
+#include "espalier/graph/uses.hpp"
 #include "espalier/passes/pipeline.hpp"
 
 namespace espalier {
@@ -42,13 +43,7 @@ const Arity kWholeSums = {{OpKind::kLogitsSum, 2}};
 
 class Fuser {
  public:
-  explicit Fuser(Graph& graph) : graph_(graph), producer_(graph.values.size(), -1), readers_(graph.values.size()) {
-    for (size_t i = 0; i < graph.ops.size(); ++i) {
-      for (int o : graph.ops[i].outputs) producer_[o] = static_cast<int>(i);
-      for (int v : graph.ops[i].inputs) readers_[v].push_back(static_cast<int>(i));
-    }
-    for (int v : graph.results) readers_[v].push_back(static_cast<int>(graph.ops.size()));
-  }
+  explicit Fuser(Graph& graph) : graph_(graph), uses_(graph) {}
 
   void Run() {
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
@@ -59,7 +54,6 @@ class Fuser {
       if (IsPlain(graph_.ops[i], kSums)) MaxIntoSum(at);
       if (graph_.ops[i].kind == OpKind::kCrossEntropyGrad) GradientIntoSum(at);
     }
-    std::erase_if(graph_.ops, [](const Op& op) { return op.kind == OpKind::kNone; });
     graph_.Renumber();
   }
 
@@ -76,8 +70,8 @@ class Fuser {
 
   /// The producer of a value, if it may be fused with `op`: same role and chunk, and no op reads the value before `op`.
   Op* Neighbour(int value, int op) {
-    const int producer = producer_[value];
-    if (producer < 0 || readers_[value].front() != op) return nullptr;
+    const int producer = graph_.value(value).producer;
+    if (producer < 0 || uses_.FirstReader(value) != op) return nullptr;
     Op &earlier = graph_.op(producer), &later = graph_.op(op);
     return earlier.role == later.role && earlier.chunk == later.chunk ? &earlier : nullptr;
   }
@@ -104,11 +98,11 @@ class Fuser {
   /// Of the sum and its maximum only this gradient may read the logits after it.
   void GradientIntoSum(int at) {
     Op& gradient = graph_.op(at);
-    const int logits = gradient.inputs[0], producer = producer_[gradient.inputs[2]];
+    const int logits = gradient.inputs[0], producer = graph_.value(gradient.inputs[2]).producer;
     if (producer < 0 || !IsPlain(graph_.op(producer), kWholeSums)) return;
     Op& sum = graph_.op(producer);
     const bool of_one = sum.inputs[0] == logits && sum.inputs[1] == gradient.inputs[3] && sum.chunk == gradient.chunk;
-    if (!of_one || gradient.inputs[1] != sum.outputs[2] || readers_[logits].back() != at) return;
+    if (!of_one || gradient.inputs[1] != sum.outputs[2] || uses_.Readers(logits).back() != at) return;
     sum.kind = OpKind::kCrossEntropy;
     sum.outputs.push_back(gradient.outputs[0]);
     gradient = {};
@@ -123,7 +117,8 @@ class Fuser {
   bool IntoAddition(int at, size_t term, const Arity& kinds) {
     Op& addition = graph_.op(at);
     Op* producer = Neighbour(addition.inputs[term], at);
-    if (producer == nullptr || !IsPlain(*producer, kinds) || readers_[addition.inputs[term]].size() > 1) return false;
+    if (producer == nullptr || !IsPlain(*producer, kinds) || uses_.Readers(addition.inputs[term]).size() > 1)
+      return false;
     producer->inputs.push_back(addition.inputs[1 - term]);
     producer->outputs = addition.outputs;
     addition = std::move(*producer);
@@ -132,13 +127,11 @@ class Fuser {
   }
 
   Graph& graph_;
-  std::vector<int> producer_;  // by value: its producer; -1: none
-  // By value: the ops that read it, in order; a result is read by one op past the last.
-  std::vector<std::vector<int>> readers_;
+  const Uses uses_;
 };
 
 }  // namespace
 
-void Fuse(Graph& graph) { Fuser(graph).Run(); }
+void Fuse(Graph& graph, const PassContext&) { Fuser(graph).Run(); }
 
 }  // namespace espalier

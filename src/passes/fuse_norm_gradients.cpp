@@ -10,6 +10,7 @@
 #include <map>
 #include <vector>
 
+#include "espalier/graph/uses.hpp"
 #include "espalier/ops/strip.hpp"
 #include "espalier/passes/pipeline.hpp"
 
@@ -28,16 +29,13 @@ const std::map<OpKind, Pair> kPairs = {
 
 class NormFuser {
  public:
-  explicit NormFuser(Graph& graph) : graph_(graph), first_read_(graph.values.size(), graph.ops.size()) {
-    for (size_t i = graph.ops.size(); i-- > 0;) {
-      for (int v : graph.ops[i].inputs) first_read_[static_cast<size_t>(v)] = i;
+  explicit NormFuser(Graph& graph) : graph_(graph), uses_(graph) {
+    for (size_t i = graph.ops.size(); i-- > 0;)
       if (IsWeightGradient(graph.ops[i].kind)) weights_[graph.ops[i].inputs] = i;
-    }
   }
 
   void Run() {
     for (size_t i = 0; i < graph_.ops.size(); ++i) Fuse(i);
-    std::erase_if(graph_.ops, [](const Op& op) { return op.kind == OpKind::kNone; });
     graph_.Renumber();
   }
 
@@ -70,17 +68,17 @@ class NormFuser {
     const Op& op = graph_.ops[input];
     const auto made = [&](int v) { return graph_.value(v).producer < static_cast<int>(weight); };
     if (std::ranges::all_of(op.inputs, made)) return weight;
-    const auto read_later = [&](int v) { return first_read_[static_cast<size_t>(v)] > input; };
+    const auto read_later = [&](int v) { return uses_.FirstReader(v) > static_cast<int>(input); };
     return std::ranges::all_of(graph_.ops[weight].outputs, read_later) ? input : graph_.ops.size();
   }
 
   Graph& graph_;
-  std::vector<size_t> first_read_;              // by value: the first op that reads it
+  const Uses uses_;
   std::map<std::vector<int>, size_t> weights_;  // by inputs: the op that makes a weight gradient of them
 };
 
 }  // namespace
 
-void FuseNormGradients(Graph& graph) { NormFuser(graph).Run(); }
+void FuseNormGradients(Graph& graph, const PassContext&) { NormFuser(graph).Run(); }
 
 }  // namespace espalier

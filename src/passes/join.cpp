@@ -28,6 +28,8 @@
 
 #include "espalier/graph/columns.hpp"
 #include "espalier/graph/local_range.hpp"
+#include "espalier/graph/rewriter.hpp"
+#include "espalier/graph/uses.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/alignment.hpp"
@@ -43,14 +45,7 @@ using Ids = std::vector<int>;
 class Joiner {
  public:
   Joiner(Graph& graph, const Mesh& mesh, JoinMatmuls choice)
-      : graph_(graph), mesh_(mesh), choice_(choice), made_(graph.values.size(), -1), readers_(graph.values.size()) {
-    for (size_t i = 0; i < graph.ops.size(); ++i) {
-      for (int o : graph.ops[i].outputs)
-        if (graph.value(o).kind == ValueKind::kActivation) made_[o] = static_cast<int>(i);
-      for (int v : graph.ops[i].inputs) readers_[v].push_back(static_cast<int>(i));
-    }
-    for (int v : graph.results) readers_[v].push_back(-1);
-  }
+      : graph_(graph), mesh_(mesh), choice_(choice), uses_(graph) {}
 
   void Run() {
     std::map<Ids, Ids> readers_of;  // parts -> ops that read them together
@@ -64,14 +59,12 @@ class Joiner {
 
  private:
   void Rebuild() {
-    std::vector<Op> ops;
-    for (size_t i = 0; i < graph_.ops.size(); ++i) {
-      if (graph_.ops[i].kind != OpKind::kNone) ops.push_back(std::move(graph_.ops[i]));
+    Rewriter old(graph_);
+    for (size_t i = 0; i < old.ops.size(); ++i) {
+      graph_.ops.push_back(std::move(old.ops[i]));
       if (const auto after = after_.find(static_cast<int>(i)); after != after_.end())
-        ops.push_back(std::move(after->second));
+        graph_.ops.push_back(std::move(after->second));
     }
-    graph_.ops = std::move(ops);
-    graph_.Renumber();
   }
   /// Matmuls of the parts in order, and rotations of all parts but the last, or none.
   struct Chain {
@@ -92,7 +85,10 @@ class Joiner {
   };
 
   const Op& OpAt(int at) const { return graph_.op(at); }
+  bool Is(OpKind kind, int at) const { return at < uses_.End() && OpAt(at).kind == kind; }
   const Type& TypeOf(int value) const { return graph_.value(value).type; }
+  int Producer(int value) const { return graph_.value(value).producer; }
+  const Ids& Readers(int value) const { return uses_.Readers(value); }
 
   /// Inputs that the op reads together; none if they are joined already.
   Ids PartsReadBy(const Op& op) const {
@@ -106,13 +102,13 @@ class Joiner {
   std::optional<Group> GroupOf(const Ids& parts, const Ids& readers) const {
     Group group{parts, readers, {}, {}};
     for (int part : parts) {
-      if (made_[part] < 0 || readers_[part] != readers) return std::nullopt;
-      int maker = made_[part];
+      if (Producer(part) < 0 || Readers(part) != readers) return std::nullopt;
+      int maker = Producer(part);
       if (OpAt(maker).kind == OpKind::kRope) {
         const int rotated = OpAt(maker).inputs[0];
-        if (made_[rotated] < 0 || readers_[rotated] != Ids{maker}) return std::nullopt;
+        if (Producer(rotated) < 0 || Readers(rotated) != Ids{maker}) return std::nullopt;
         group.chain.ropes.push_back(maker);
-        maker = made_[rotated];
+        maker = Producer(rotated);
       }
       group.chain.matmuls.push_back(maker);
     }
@@ -134,7 +130,7 @@ class Joiner {
     const auto count = static_cast<ptrdiff_t>(Define(op.kind).joinable.outputs);
     Backward backward{reader, {op.outputs.begin(), op.outputs.begin() + count}, {}, {}};
     for (int part : backward.parts) {
-      if (const Ids& only = readers_[part]; only.size() == 1 && only[0] >= 0 && OpAt(only[0]).kind == OpKind::kRope) {
+      if (const Ids& only = Readers(part); only.size() == 1 && Is(OpKind::kRope, only[0])) {
         backward.inputs.ropes.push_back(only[0]);
         part = OpAt(only[0]).outputs[0];
       }
@@ -149,8 +145,8 @@ class Joiner {
   }
   /// The two matmuls that read the gradient of a part; false if anything else does.
   bool AddMatmulsOf(int gradient, Backward& backward) const {
-    const Ids& readers = readers_[gradient];
-    if (readers.size() != 2 || readers[0] < 0 || readers[1] < 0) return false;
+    const Ids& readers = Readers(gradient);
+    if (readers.size() != 2 || readers[1] == uses_.End()) return false;
     const bool weight_first = OpAt(readers[0]).role == Role::kW;
     backward.weights.push_back(readers[weight_first ? 0 : 1]);
     backward.inputs.matmuls.push_back(readers[weight_first ? 1 : 0]);
@@ -159,20 +155,18 @@ class Joiner {
 
   /// The one addition that reads all results of these matmuls, which nobody else reads; -1: there is none.
   int SumOf(const Ids& matmuls) const {
-    const Ids values = OutputsOf(matmuls), &readers = readers_[values[0]];
-    if (readers.size() != 1 || readers[0] < 0) return -1;
+    const Ids values = OutputsOf(matmuls), &readers = Readers(values[0]);
+    if (readers.size() != 1 || !Is(OpKind::kAdd, readers[0])) return -1;
     const Op &sum = OpAt(readers[0]), &matmul = OpAt(matmuls[0]);
-    const auto like_the_first = [&](int v) { return readers_[v] == readers && TypeOf(v) == TypeOf(values[0]); };
-    const bool here = sum.kind == OpKind::kAdd && sum.role == matmul.role && sum.chunk == matmul.chunk;
+    const auto like_the_first = [&](int v) { return Readers(v) == readers && TypeOf(v) == TypeOf(values[0]); };
+    const bool here = sum.role == matmul.role && sum.chunk == matmul.chunk;
     return here && std::ranges::all_of(values, like_the_first) ? readers[0] : -1;
   }
 
   /// A result of one of the ops is read before the last of them.
   bool AreReadBetween(const Ids& ops) const {
     const int last = *std::ranges::max_element(ops);
-    return std::ranges::any_of(OutputsOf(ops), [&](int v) {
-      return std::ranges::any_of(readers_[v], [&](int reader) { return reader >= 0 && reader < last; });
-    });
+    return std::ranges::any_of(OutputsOf(ops), [&](int v) { return uses_.FirstReader(v) < last; });
   }
 
   Ids InputsOf(const Ids& ops, size_t input) const {
@@ -201,9 +195,9 @@ class Joiner {
       const Op& op = OpAt(at);
       if (op.kind != OpKind::kMatmul || op.inputs.size() != 2 || op.attributes.texts.contains(kColumns) ||
           op.attributes.numbers.contains(kFp8Mark) || op.attributes.Text("spec") != spec ||
-          made_[op.inputs[1]] >= place)
+          Producer(op.inputs[1]) >= place)
         return false;
-      if (spec == kForward) return op.inputs[0] == OpAt(ops[0]).inputs[0] && made_[op.inputs[0]] < place;
+      if (spec == kForward) return op.inputs[0] == OpAt(ops[0]).inputs[0] && Producer(op.inputs[0]) < place;
       return spec == kInputGradient || op.inputs[1] == OpAt(ops[0]).inputs[1];
     };
     return std::ranges::all_of(ops, fits) && AreInOneJob(ops);
@@ -339,8 +333,7 @@ class Joiner {
   Graph& graph_;
   const Mesh& mesh_;
   const JoinMatmuls choice_;
-  Ids made_;                       // by value: position of its producer; -1: it is there from the start
-  std::vector<Ids> readers_;       // by value: positions of its readers, in order; -1: it is a result
+  const Uses uses_;
   std::map<int, Ids> neighbours_;  // by value: it and its neighbours, in order
   std::map<int, Op> after_;        // by position: a new op after it
   std::vector<int64_t> columns_;   // of the group that is being joined
@@ -349,7 +342,8 @@ class Joiner {
 }  // namespace
 
 void Join(Graph& graph, const PassContext& context) {
-  if (context.join_matmuls != JoinMatmuls::kNever) Joiner(graph, context.mesh, context.join_matmuls).Run();
+  const JoinMatmuls choice = context.deck.fusion.join_matmuls;
+  if (choice != JoinMatmuls::kNever) Joiner(graph, context.mesh, choice).Run();
 }
 
 }  // namespace espalier

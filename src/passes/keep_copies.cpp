@@ -46,7 +46,8 @@ void WriteCopy(const Graph& graph, const Copies& copies, Op& update) {
 
 }  // namespace
 
-void LeaveCopies(Graph& graph) {
+void LeaveCopies(Graph& graph, const PassContext& context) {
+  if (context.purpose != Purpose::kCopies) return;
   Graph left;
   for (const Op& op : graph.ops) {
     if (!MakesCopy(graph, op)) continue;
@@ -58,9 +59,10 @@ void LeaveCopies(Graph& graph) {
   graph = std::move(left);
 }
 
-void KeepCopies(Graph& graph, Purpose purpose) {
+void KeepCopies(Graph& graph, const PassContext& context) {
+  if (KeepsComputeType(context.purpose)) return;
   const Copies copies = TakeCopies(graph);
-  if (purpose != Purpose::kCopies) std::erase_if(graph.ops, [&](const Op& op) { return MakesCopy(graph, op); });
+  if (context.purpose != Purpose::kCopies) std::erase_if(graph.ops, [&](const Op& op) { return MakesCopy(graph, op); });
   for (Op& op : graph.ops)
     if (op.role == Role::kU && !op.outputs.empty()) WriteCopy(graph, copies, op);
   graph.Renumber();

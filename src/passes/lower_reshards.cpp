@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <map>
 
+#include "espalier/graph/rewriter.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/passes/reshard.hpp"
 #include "passes/message_type.hpp"
@@ -26,9 +27,8 @@ class ReshardLowering {
   }
 
   void Run() {
-    std::vector<Op> ops = std::move(graph_.ops);
-    graph_.ops.clear();
-    for (Op& op : ops) {
+    Rewriter old(graph_);
+    for (Op& op : old.ops) {
       for (int& input : op.inputs) input = now_[input];
       if (!MayPrecedeMessages(op)) EmitMessages();
       if (SendsOn(op)) {
@@ -44,7 +44,6 @@ class ReshardLowering {
     EmitMessages();
     for (int id : graph_.results) Widen(id);
     for (int& id : graph_.results) id = now_[id];
-    graph_.Renumber();
   }
 
  private:
@@ -162,6 +161,6 @@ class ReshardLowering {
 
 }  // namespace
 
-void LowerReshards(Graph& graph, const Mesh& mesh) { ReshardLowering(graph, mesh).Run(); }
+void LowerReshards(Graph& graph, const PassContext& context) { ReshardLowering(graph, context.mesh).Run(); }
 
 }  // namespace espalier

@@ -24,9 +24,11 @@
 //                                              W  r2 = reshard(s2)                    gathered
 //
 // Loss and token count always accumulate as in the first form. With one microbatch per step nothing is added
-// (StoreGradients): what makes a reduced gradient writes it where it stays until the update.
+// (StoreGradients): what makes a reduced gradient writes it where it stays until the update. That pass is after
+// lower_reshards: a reshard that changes nothing has no op that could write.
 #include <map>
 
+#include "espalier/graph/rewriter.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "passes/message_type.hpp"
@@ -48,8 +50,8 @@ class LayerReducer {
         messages_(GradientMessages(context.deck)) {}
 
   void Run() {
-    std::vector<Op> ops = std::move(graph_.ops);
-    graph_.ops.clear();
+    Rewriter old(graph_);
+    std::vector<Op>& ops = old.ops;
     std::map<int, size_t> last_of_chunk;
     std::map<std::pair<int, int>, size_t> last_of_layer;
     for (size_t i = 0; i < ops.size(); ++i)
@@ -63,7 +65,6 @@ class LayerReducer {
       if (weight && last_of_layer.at({chunk, layer}) == i) CloseLayer();
       if (weight && last_of_chunk.at(chunk) == i) Add();
     }
-    graph_.Renumber();
   }
 
  private:
@@ -124,6 +125,7 @@ class LayerReducer {
 }  // namespace
 
 void MergeGradients(Graph& graph, const PassContext& context) {
+  if (KeepsComputeType(context.purpose)) return;
   const bool each_microbatch = ReduceOf(context.deck, context.mesh) == ReduceFrequency::kMicrobatch;
   for (const Op& op : graph.ops) {
     if (!Define(op.kind).accumulates && (op.role != Role::kW || each_microbatch)) continue;
@@ -133,12 +135,14 @@ void MergeGradients(Graph& graph, const PassContext& context) {
   graph.Renumber();
 }
 
-void StoreGradients(Graph& graph, int64_t microbatches) {
-  if (microbatches != 1) return;
+void StoreGradients(Graph& graph, const PassContext& context) {
+  if (context.purpose != Purpose::kTrain || BatchOf(context.deck, context.mesh).microbatches != 1) return;
   std::map<int, int> kept;  // gradient of the microbatch -> accumulator
-  for (const Op& op : graph.ops)
-    if (op.kind == OpKind::kAccumulate) kept[op.inputs[0]] = op.outputs[0];
-  std::erase_if(graph.ops, [](const Op& op) { return op.kind == OpKind::kAccumulate; });
+  for (Op& op : graph.ops) {
+    if (op.kind != OpKind::kAccumulate) continue;
+    kept[op.inputs[0]] = op.outputs[0];
+    op = {};
+  }
   for (Op& op : graph.ops)
     for (int& output : op.outputs)
       if (const auto it = kept.find(output); it != kept.end()) output = it->second;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
@@ -42,24 +43,16 @@ Op Merged(std::vector<Op> updates) {
 
 }  // namespace
 
-void MergeUpdates(Graph& graph) {
+void MergeUpdates(Graph& graph, const PassContext&) {
   std::map<UpdateKey, std::vector<Op>> updates;
-  std::map<UpdateKey, size_t> last;
-  for (size_t i = 0; i < graph.ops.size(); ++i) {
-    const Op& op = graph.ops[i];
+  std::map<UpdateKey, Op*> last;
+  for (Op& op : graph.ops) {
     if (op.kind != OpKind::kAdamw) continue;
-    updates[UpdateKeyOf(op)].push_back(op);
-    last[UpdateKeyOf(op)] = i;
+    const UpdateKey key = UpdateKeyOf(op);
+    last[key] = &op;
+    updates[key].push_back(std::exchange(op, {}));
   }
-  std::vector<Op> ops;
-  for (size_t i = 0; i < graph.ops.size(); ++i) {
-    Op& op = graph.ops[i];
-    if (op.kind != OpKind::kAdamw)
-      ops.push_back(std::move(op));
-    else if (const UpdateKey key = UpdateKeyOf(op); last.at(key) == i)
-      ops.push_back(Merged(std::move(updates.at(key))));
-  }
-  graph.ops = std::move(ops);
+  for (auto& [key, ops] : updates) *last.at(key) = Merged(std::move(ops));
   graph.Renumber();
 }
 

@@ -2,6 +2,7 @@
 // squares, one norm over all, the factor clip / tokens, AdamW or Muon. All numbers that depend on the step are values;
 // learning rate and step number are inputs.
 #include "espalier/deck/parameter_groups.hpp"
+#include "espalier/graph/provenance.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "passes/message_type.hpp"
@@ -10,8 +11,6 @@
 
 namespace espalier {
 namespace {
-
-constexpr std::string_view kPrefix = "parameters/";
 
 class Optimizer {
  public:
@@ -30,8 +29,7 @@ class Optimizer {
       return;
     }
     for (size_t i = 0, n = graph_.values.size(); i < n; ++i)
-      if (graph_.value(i).kind == ValueKind::kState && graph_.value(i).name.starts_with(kPrefix))
-        parameters_.push_back(static_cast<int>(i));
+      if (IsParameter(graph_.value(i))) parameters_.push_back(static_cast<int>(i));
     std::vector<int> gradients, inputs = {graph_.Find("loss"), graph_.Find("count")};
     if (deck_.loss.z_loss > 0) inputs.push_back(graph_.Find("z_loss"));
     if (deck_.guard.spike_z > 0)
@@ -54,7 +52,7 @@ class Optimizer {
   }
 
  private:
-  std::string NameOf(int parameter) const { return graph_.value(parameter).name.substr(kPrefix.size()); }
+  std::string NameOf(int parameter) const { return std::string(ParameterOf(graph_.value(parameter))); }
 
   /// The layer of a gradient's producer; the head's if it has none.
   int LayerOf(int gradient) const {
@@ -74,9 +72,9 @@ class Optimizer {
 
   /// The gradient with the placements of the optimizer state; those of the uses of a tied weight are added.
   int Gradient(int p) {
-    const std::string name = "gradients/" + NameOf(p);
+    const std::string name = GradientName(NameOf(p));
     std::vector<int> uses = {graph_.Find(name)};
-    for (int use; (use = graph_.FindOrNone(name + "." + std::to_string(uses.size() + 1))) >= 0;) uses.push_back(use);
+    for (int use; (use = graph_.FindOrNone(GradientName(NameOf(p), uses.size() + 1))) >= 0;) uses.push_back(use);
     // Backward visits the last use first; model order is the reverse.
     std::vector<int> in_model_order(uses.rbegin(), uses.rend());
     for (int& use : in_model_order) use = Synchronised(p, use);
@@ -156,6 +154,9 @@ class Optimizer {
 
 }  // namespace
 
-void Optimize(Graph& graph, const Deck& deck, Purpose purpose) { Optimizer(graph, deck).Run(purpose); }
+void Optimize(Graph& graph, const PassContext& context) {
+  if (KeepsComputeType(context.purpose) || context.purpose == Purpose::kCopies) return;
+  Optimizer(graph, context.deck).Run(context.purpose);
+}
 
 }  // namespace espalier

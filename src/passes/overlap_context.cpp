@@ -36,10 +36,11 @@
 #include <numeric>
 #include <optional>
 
+#include "espalier/graph/rewriter.hpp"
+#include "espalier/graph/transfers.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/ops/rough_time.hpp"
 #include "espalier/passes/pipeline.hpp"
-#include "passes/context/transfer.hpp"
 
 namespace espalier {
 namespace {
@@ -54,11 +55,6 @@ bool IsAttention(const Op& op) {
   return op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionGrad || op.kind == OpKind::kAttentionMerge;
 }
 
-/// A message of parameters or their gradients, which nothing in the window waits for long.
-bool IsOfWeights(const Graph& graph, const Op& op) {
-  return IsCommunication(op.kind) && !IsContextTransfer(graph, op) && !(op.Axes() - kTensorAxes).Empty();
-}
-
 /// The ops of a window and what has to come before each.
 class Window {
  public:
@@ -70,7 +66,8 @@ class Window {
       Task& task = tasks_.emplace_back();
       task.transfer = IsContextTransfer(graph, op);
       task.main = IsMain(op);
-      task.time = IsOfWeights(graph, op) || (!task.main && defers_w) ? 0 : RoughTime(graph, op, mesh);
+      // Nothing in the window waits for weights for long.
+      task.time = IsWeightTransfer(graph, op) || (!task.main && defers_w) ? 0 : RoughTime(graph, op, mesh);
       for (int v : op.inputs)
         if (const auto found = made.find(v); found != made.end()) task.needs.push_back(found->second);
       for (int v : op.outputs) {
@@ -219,16 +216,14 @@ class ContextOverlapper {
       : graph_(graph), mesh_(context.mesh), defers_w_(context.schedule.DefersW()) {}
 
   void Run() {
-    std::vector<Op> ops = std::move(graph_.ops);
-    graph_.ops.clear();
-    for (Op& op : ops) {
+    Rewriter old(graph_);
+    for (Op& op : old.ops) {
       if (LeavesWindow(op)) Close();
       const bool last = IsAttention(op);
       window_.push_back(std::move(op));
       if (last) Close();
     }
     Close();
-    graph_.Renumber();
   }
 
  private:

@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <deque>
 
+#include "espalier/graph/rewriter.hpp"
+#include "espalier/graph/transfers.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 
@@ -23,9 +25,8 @@ class Overlapper {
   explicit Overlapper(Graph& graph) : graph_(graph) {}
 
   void Run() {
-    std::vector<Op> ops = std::move(graph_.ops);
-    graph_.ops.clear();
-    for (Op& op : ops) {
+    Rewriter old(graph_);
+    for (Op& op : old.ops) {
       if (LeavesBackwardOf(op)) Release(queue_.size());
       if (op.role == Role::kW && !(IsTensorCollective(op) && MayGoFirst(op)))
         queue_.push_back(std::move(op));
@@ -33,12 +34,10 @@ class Overlapper {
         Emit(std::move(op));
     }
     Release(queue_.size());
-    graph_.Renumber();
   }
 
  private:
   static bool IsBackward(const Op& op) { return op.role == Role::kB || op.role == Role::kW; }
-  static bool IsTensorCollective(const Op& op) { return IsCollective(op.kind) && (op.Axes() - kTensorAxes).Empty(); }
   static bool IsMatmul(const Op& op) { return Define(op.kind).kernel.work.flops != nullptr; }
 
   bool LeavesBackwardOf(const Op& op) const {

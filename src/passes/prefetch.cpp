@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 
+#include "espalier/graph/rewriter.hpp"
+#include "espalier/graph/transfers.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 
@@ -16,8 +18,8 @@ class Prefetcher {
   Prefetcher(Graph& graph, size_t ahead) : graph_(graph), ahead_(ahead) {}
 
   void Run() {
-    std::vector<Op> ops = std::move(graph_.ops);
-    graph_.ops.clear();
+    Rewriter old(graph_);
+    std::vector<Op>& ops = old.ops;
     std::vector<bool> moves(ops.size());
     for (size_t i = 0; i < ops.size(); ++i) moves[i] = IsParameterGather(ops[i]);
     FindLayers(ops);
@@ -28,16 +30,14 @@ class Prefetcher {
       for (Op& op : moved_to[i]) graph_.ops.push_back(std::move(op));
       if (!moves[i]) graph_.ops.push_back(std::move(ops[i]));
     }
-    graph_.Renumber();
   }
 
  private:
-  /// A step of a gather whose inputs are ready before the microbatch begins.
+  /// A gather of parameters, or a further step of one. All tensors of a message are of one frequency.
   bool IsParameterGather(const Op& op) {
-    if (!IsReshard(op.kind) || op.frequency() == Frequency::kStep) return false;
-    const bool ready = std::all_of(op.inputs.begin(), op.inputs.end(), [&](int v) {
-      return graph_.value(v).frequency == Frequency::kStep || gathered_.count(v) > 0;
-    });
+    const auto gathered = [&](int v) { return gathered_.contains(v); };
+    const bool ready =
+        GathersParameters(graph_, op) || (IsReshard(op.kind) && std::ranges::any_of(op.inputs, gathered));
     if (ready) gathered_.insert(op.outputs.begin(), op.outputs.end());
     return ready;
   }
@@ -69,8 +69,9 @@ class Prefetcher {
 
 }  // namespace
 
-void Prefetch(Graph& graph, const Deck& deck) {
-  if (deck.overlap.prefetch > 0) Prefetcher(graph, deck.overlap.prefetch).Run();
+void Prefetch(Graph& graph, const PassContext& context) {
+  const int ahead = context.deck.overlap.prefetch;
+  if (ahead > 0) Prefetcher(graph, ahead).Run();
 }
 
 }  // namespace espalier

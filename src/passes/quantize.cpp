@@ -21,6 +21,9 @@
 #include <map>
 #include <tuple>
 
+#include "espalier/graph/local_range.hpp"
+#include "espalier/graph/provenance.hpp"
+#include "espalier/graph/rewriter.hpp"
 #include "espalier/ops/matmul_spec.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/fp8.hpp"
@@ -47,17 +50,15 @@ class Quantizer {
       : graph_(graph), mesh_(context.mesh), rows_(context.deck.precision.fp8_scaling == Fp8Scaling::kRow) {}
 
   void Run() {
-    const std::vector<Op> ops = std::move(graph_.ops);
+    const Rewriter old(graph_);
     std::vector<Op> rewritten;
-    for (const Op& op : ops) {
+    for (const Op& op : old.ops) {
       Op next = IsMarked(op) && Suits(op) ? Rewrite(op) : op;
       std::ranges::move(before_, std::back_inserter(rewritten));
       before_.clear();
       rewritten.push_back(std::move(next));
     }
-    graph_.ops.clear();
     PlacePrepared(rewritten);
-    graph_.Renumber();
   }
 
  private:
@@ -71,8 +72,7 @@ class Quantizer {
 
   /// The extent of a dim on every rank; 0 if ranks differ.
   int64_t LocalExtent(const Type& type, size_t dim) const {
-    int64_t shards = 1;
-    for (Axis a : type.placements.dims[dim]) shards *= mesh_.Degree(a);
+    const int64_t shards = ShardsOf(type, dim, mesh_);
     return type.shape[dim] % shards == 0 ? type.shape[dim] / shards : 0;
   }
   /// Whole pieces of the contracted dims and of the result's last dim on every rank, and operands that are no partial
@@ -138,8 +138,10 @@ class Quantizer {
     const Value source = graph_.value(value);
     std::vector<Axis> axes;
     int64_t shards = 1;
-    for (size_t d : dims.spanned)
-      for (Axis a : source.type.placements.dims[d]) axes.push_back(a), shards *= mesh_.Degree(a);
+    for (size_t d : dims.spanned) {
+      axes.insert(axes.end(), source.type.placements.dims[d].begin(), source.type.placements.dims[d].end());
+      shards *= ShardsOf(source.type, d, mesh_);
+    }
     Op op{OpKind::kQuantize, {value}, {-1, -1}, {}, role, reader.layer, reader.chunk};
     op.attributes.texts = {{"spec", dims.spec.Text()}, {"to", std::string(Name(format))}};
     op.attributes.numbers = {{"shards", static_cast<double>(shards)}};
@@ -191,24 +193,20 @@ class Quantizer {
 };
 
 /// The parameter that a value is the copy of, or that role P or a gather has made it of; "" if none.
-std::string ParameterOf(const Graph& graph, int value) {
-  constexpr std::string_view kPrefix = "parameters/";
+std::string SourceOf(const Graph& graph, int value) {
   while (graph.value(value).producer >= 0) {
     const Op& op = graph.op(graph.value(value).producer);
     const auto output = std::ranges::find(op.outputs, value) - op.outputs.begin();
     if (output >= std::ssize(op.inputs)) return "";
     value = op.inputs[static_cast<size_t>(output)];
   }
-  const std::string& name = graph.value(value).name;
-  if (graph.value(value).kind == ValueKind::kCache) return name;
-  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
+  const Value& source = graph.value(value);
+  return source.kind == ValueKind::kCache || IsParameter(source) ? std::string(ParameterOf(source)) : "";
 }
 
 std::string WeightOf(const Graph& graph, const Op& op) {
-  constexpr std::string_view kPrefix = "gradients/";
-  if (const std::string name = ParameterOf(graph, op.inputs[1]); op.role != Role::kW && !name.empty()) return name;
-  const std::string& name = graph.value(op.outputs[0]).name;
-  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+  if (std::string name = SourceOf(graph, op.inputs[1]); op.role != Role::kW && !name.empty()) return name;
+  return std::string(ParameterOf(graph.value(op.outputs[0])));
 }
 
 /// A name with * in place of the number of its layer: "model.layers.*.mlp.up_proj.weight".

@@ -9,6 +9,8 @@
 #include <map>
 #include <tuple>
 
+#include "espalier/graph/provenance.hpp"
+#include "espalier/graph/rewriter.hpp"
 #include "espalier/passes/pipeline.hpp"
 
 namespace espalier {
@@ -17,9 +19,8 @@ namespace {
 class Recomputer {
  public:
   Recomputer(Graph& graph, const PassContext& context)
-      : graph_(graph), ops_(std::move(graph.ops)), recomputed_(ops_.size()), defers_w_(context.schedule.DefersW()) {
+      : graph_(graph), old_(graph), recomputed_(ops_.size()), defers_w_(context.schedule.DefersW()) {
     const bool whole_layers = context.deck.recompute.mode == RecomputeMode::kFull;
-    graph_.ops.clear();
     for (const Op& op : ops_) head_layer_ = std::max(head_layer_, op.layer);
     const std::vector<bool> leaves = LeavesLayer();
     for (size_t i = 0; i < ops_.size(); ++i)
@@ -34,7 +35,6 @@ class Recomputer {
       else
         graph_.ops.push_back(op);
     }
-    graph_.Renumber();
   }
 
  private:
@@ -83,7 +83,7 @@ class Recomputer {
   }
   int Copy(int value) {
     Value copy = graph_.value(value);
-    copy.name = graph_.Unique(copy.name + ".again");
+    copy.name = graph_.Unique(RecomputedName(copy.name));
     copy.producer = -1;
     return graph_.AddValue(std::move(copy));
   }
@@ -107,7 +107,8 @@ class Recomputer {
   }
 
   Graph& graph_;
-  const std::vector<Op> ops_;
+  const Rewriter old_;
+  const std::vector<Op>& ops_ = old_.ops;
   std::vector<bool> recomputed_;
   const bool defers_w_;
   int head_layer_ = 0;

@@ -12,6 +12,7 @@
 #include <map>
 #include <tuple>
 
+#include "espalier/graph/rewriter.hpp"
 #include "espalier/passes/pipeline.hpp"
 
 namespace espalier {
@@ -22,9 +23,8 @@ class Regatherer {
   explicit Regatherer(Graph& graph) : graph_(graph) {}
 
   void Run() {
-    std::vector<Op> ops = std::move(graph_.ops);
-    graph_.ops.clear();
-    for (Op& op : ops) {  // those of role P come first
+    Rewriter old(graph_);
+    for (Op& op : old.ops) {  // those of role P come first
       if (IsKept(op)) {
         kept_[op.outputs[0]] = FromGroup(op);
         continue;
@@ -33,7 +33,6 @@ class Regatherer {
         if (const auto it = kept_.find(input); it != kept_.end()) input = Again(it->second, op);
       graph_.ops.push_back(std::move(op));
     }
-    graph_.Renumber();
   }
 
  private:

@@ -23,11 +23,14 @@
 #include <optional>
 #include <set>
 
+#include "espalier/graph/local_range.hpp"
+#include "espalier/graph/provenance.hpp"
+#include "espalier/graph/rewriter.hpp"
+#include "espalier/graph/transfers.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/ops/rough_time.hpp"
 #include "espalier/ops/strip.hpp"
 #include "espalier/passes/pipeline.hpp"
-#include "passes/context/transfer.hpp"
 #include "strips/list_schedule.hpp"
 
 namespace espalier {
@@ -41,11 +44,9 @@ class StripCutter {
   }
 
   void Run() {
-    std::vector<Op> ops = std::move(graph_.ops);
-    graph_.ops.clear();
-    for (Op& op : ops) Take(std::move(op));
+    Rewriter old(graph_);
+    for (Op& op : old.ops) Take(std::move(op));
     Close();
-    graph_.Renumber();
   }
 
  private:
@@ -84,9 +85,6 @@ class StripCutter {
   bool HasTokens(int value) const {
     const Value& v = graph_.value(value);
     return v.frequency == Frequency::kMicrobatch && v.type.shape.size() >= 2 && !IsGradientOfWeight(v);
-  }
-  bool IsTensorCollective(const Op& op) const {
-    return IsCollective(op.kind) && !mesh_.Real(op.Axes()).Empty() && (op.Axes() - kTensorAxes).Empty();
   }
   /// A collective over tp that gathers or scatters the sequence, or that reduces all of it.
   bool MovesRows(const Op& op) const {
@@ -127,20 +125,14 @@ class StripCutter {
         std::ranges::find_if(region_, [&](const Item& item) { return item.split && !IsCollective(item.op.kind); });
     if (message == region_.end() || kernel == region_.end()) return std::nullopt;
     const Type& type = graph_.value(message->op.inputs[0]).type;
-    const auto ranks = [&](size_t dim) {
-      int64_t product = 1;
-      for (Axis a : type.placements.dims[dim]) product *= mesh_.Degree(a);
-      return product;
-    };
-    const int64_t sequences = type.shape[0] / ranks(0);
+    const int64_t sequences = type.shape[0] / ShardsOf(type, 0, mesh_);
     Strip strip{.index = 0, .count = count_, .dim = sequences > 1 ? size_t{0} : size_t{1}, .axes = {}};
     if (strip.dim == 0) {
       strip.count = static_cast<int>(std::min<int64_t>(count_, sequences));
     } else {
       if (sequence_parallel_) strip.axes = tensor_axes_;
-      const int64_t shards = IsOnSequence(message->op.inputs[0]) || !sequence_parallel_
-                                 ? ranks(1)
-                                 : ranks(1) * mesh_.GroupSize(tensor_axes_);
+      const bool whole = sequence_parallel_ && !IsOnSequence(message->op.inputs[0]);
+      const int64_t shards = ShardsOf(type, 1, mesh_) * (whole ? mesh_.GroupSize(tensor_axes_) : 1);
       if (type.shape[1] / shards < count_) return std::nullopt;
     }
     return strip.count > 1 ? std::optional(strip) : std::nullopt;

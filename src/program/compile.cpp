@@ -70,8 +70,7 @@ namespace {
 
 /// Compile, for `tokens` of each sequence.
 Compilation CompileTokens(const Deck& deck, int ranks, Purpose purpose, int64_t tokens, DeviceKind device,
-                          const std::function<void(const std::string& pass, const Graph&)>& observe,
-                          Verification verification) {
+                          const PassObserver& observe, Verification verification) {
   Compilation c;
   c.deck = deck;
   c.mesh = ResolveMesh(deck, ranks);
@@ -91,16 +90,15 @@ Compilation CompileTokens(const Deck& deck, int ranks, Purpose purpose, int64_t 
   c.parameters = std::move(model.parameters);
   c.inits = std::move(model.inits);
   c.stored = std::move(model.stored);
-  const PassContext context{deck, c.mesh, c.schedule.stage_of_chunk, traits, deck.fusion.join_matmuls};
-  RunPasses(model.graph, context, purpose, observe, verification);
+  const PassContext context{deck, c.mesh, c.schedule.stage_of_chunk, traits, purpose};
+  RunPasses(model.graph, context, observe, verification);
   c.graph = std::make_shared<const Graph>(std::move(model.graph));
   return c;
 }
 
 }  // namespace
 
-Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind device,
-                    const std::function<void(const std::string& pass, const Graph&)>& observe,
+Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind device, const PassObserver& observe,
                     Verification verification) {
   return CompileTokens(deck, ranks, purpose, deck.model.seq_len, device, observe, verification);
 }

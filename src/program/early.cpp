@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "espalier/graph/provenance.hpp"
+
 namespace espalier {
 namespace {
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "espalier/graph/provenance.hpp"
 #include "espalier/graph/signature.hpp"
+#include "espalier/graph/transfers.hpp"
 #include "espalier/ops/strip.hpp"
 #include "espalier/util/error.hpp"
 
@@ -14,11 +16,6 @@ Lane LaneOf(const Graph& graph, const Op& op);
 /// The lane of collectives.
 Lane LaneOf(CommAxis axis) {
   return *std::ranges::find_if(kLanes, [&](Lane lane) { return lane != Lane::kCompute && CommAxisOf(lane) == axis; });
-}
-
-/// A reduction of gradients, each microbatch or once per step.
-bool ReducesGradients(const Graph& graph, const Op& op) {
-  return op.role == Role::kS || (HandlesGradients(graph, op) && op.kind != OpKind::kAllGather);
 }
 
 /// The second reduction of a gradient, after one on lane dp.
@@ -36,26 +33,13 @@ Lane LaneOf(const Graph& graph, const Op& op) {
   if (!IsCommunication(op.kind)) return Lane::kCompute;
   if (op.kind == OpKind::kSend) return Lane::kPpSend;
   if (op.kind == OpKind::kRecv) return Lane::kPpRecv;
-  const bool activation = graph.value(op.inputs[0]).frequency == Frequency::kMicrobatch && !ReducesGradients(graph, op);
-  const CommAxis carrier = CarrierOf(op.Axes(), activation ? &AxisRow::activations : &AxisRow::others);
+  const CommAxis carrier = CarrierOf(op.Axes(), MovesActivations(graph, op) ? &AxisRow::activations : &AxisRow::others);
   return LaneOf(FollowsLaneDp(graph, op) ? CommAxis::kDp : carrier);
 }
 
-/// A reshard per microbatch of step values.
-bool GathersParameters(const Graph& graph, const Op& op) {
-  return IsReshard(op.kind) && op.frequency() == Frequency::kMicrobatch && !op.inputs.empty() &&
-         graph.value(op.inputs[0]).frequency == Frequency::kStep;
-}
-
-/// The copy of a master in the compute type, which has its name.
-bool IsCopy(const Graph& graph, const Value& v) {
-  return v.kind == ValueKind::kCache && graph.FindOrNone("parameters/" + v.name) >= 0;
-}
-
 MemoryClass ClassOf(const Graph& graph, const Value& v) {
-  if (IsCopy(graph, v)) return MemoryClass::kParameters;
-  if (v.kind == ValueKind::kState)
-    return v.name.starts_with("parameters/") ? MemoryClass::kParameters : MemoryClass::kOptimizer;
+  if (IsCopy(graph, v) || IsParameter(v)) return MemoryClass::kParameters;
+  if (v.kind == ValueKind::kState) return MemoryClass::kOptimizer;
   if (v.kind == ValueKind::kAccumulator || IsGradientOfWeight(v)) return MemoryClass::kGradients;
   if (v.producer < 0) return MemoryClass::kActivations;
   const Op& maker = graph.op(v.producer);
@@ -71,11 +55,6 @@ OpFacts FactsOf(const Graph& graph, const Op& op, Signatures& signatures) {
 }
 
 }  // namespace
-
-bool HandlesGradients(const Graph& graph, const Op& op) {
-  if (op.frequency() != Frequency::kMicrobatch) return false;
-  return op.role == Role::kW || (!op.outputs.empty() && IsGradientOfWeight(graph.value(op.outputs[0])));
-}
 
 GraphFacts::GraphFacts(const Graph& graph) {
   Signatures signature_of;

@@ -26,9 +26,6 @@ struct ValueFacts {
   int block = -1;  ///< of neighbours that it belongs to; -1: none
 };
 
-/// True if the op of a microbatch makes, sends or adds up gradients of weights: all of role W, and some of others.
-bool HandlesGradients(const Graph& graph, const Op& op);
-
 struct GraphFacts {
   explicit GraphFacts(const Graph& graph);
 

@@ -4,6 +4,7 @@
 #include <ranges>
 #include <set>
 
+#include "espalier/graph/transfers.hpp"
 #include "espalier/ops/op.hpp"
 #include "take_turns.hpp"
 

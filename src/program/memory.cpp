@@ -8,6 +8,7 @@
 
 #include "espalier/device_memory/workspace.hpp"
 #include "espalier/graph/local_range.hpp"
+#include "espalier/graph/transfers.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 #include "heap.hpp"

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "espalier/deck/batch_ramp.hpp"
+#include "espalier/graph/provenance.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/util/error.hpp"
 #include "tune/walk.hpp"
@@ -99,20 +100,17 @@ class MemoryReader {
   /// Of a master or its copy, whichever the layer reads.
   ParameterRows RowsOf(int weight, int layer) const {
     const Value& value = graph_.value(weight);
-    const int state = value.kind == ValueKind::kCache ? graph_.Find("parameters/" + value.name) : weight;
+    const int state = value.kind == ValueKind::kCache ? graph_.Find(StateName(value.name)) : weight;
     Type type = graph_.value(state).type;
     for (std::vector<Axis>& dim : type.placements.dims) std::erase_if(dim, [](Axis a) { return kStateAxes.Has(a); });
     const Shape shape = LocalShape(type, mesh_, {});
     return {shape[0], shape[0] == 0 ? 0 : Volume(shape) / shape[0], BackwardReads(weight, layer), StateBytes(state)};
   }
-  /// Of an element of a master and of each of its states, "optimizer/WORD/NAME".
+  /// The bytes of an element of a master and of each of its moments.
   std::vector<int64_t> StateBytes(int master) const {
-    constexpr std::string_view kMasters = "parameters", kStates = "optimizer/";
-    const std::string name = graph_.value(master).name.substr(kMasters.size());
     std::vector<int64_t> bytes = {SizeOf(graph_.value(master).type.dtype)};
     for (const Value& value : graph_.values)
-      if (value.kind == ValueKind::kState && value.name.starts_with(kStates) &&
-          value.name.substr(value.name.find('/', kStates.size())) == name)
+      if (IsMoment(value) && ParameterOf(value) == ParameterOf(graph_.value(master)))
         bytes.push_back(SizeOf(value.type.dtype));
     return bytes;
   }
@@ -229,8 +227,7 @@ void ReadTimes(const Compilation& c, const Costs& costs, LayerProfile& profile) 
     if (op.role == Role::kW) profile.w_us[part] += step.kernel_us;
   }
   for (const Value& v : c.graph->values)
-    if (v.kind == ValueKind::kState && v.name.starts_with("parameters/"))
-      elements += Volume(LocalShape(v.type, c.mesh, {}));
+    if (IsParameter(v)) elements += Volume(LocalShape(v.type, c.mesh, {}));
   profile.step_us_per_element = elements > 0 ? step_us / static_cast<double>(elements) : 0;
 }
 

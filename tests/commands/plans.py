@@ -1,11 +1,35 @@
 """The decks keep what their headers say: every `espalier plan` line in a comment of inputs/ compiles for its number of
-ranks, and what it plans fits a device of 80 GB. Plans for GPUs say which attention cuDNN does not take."""
+ranks, and what it plans fits a device of 80 GB. Plans for GPUs say which attention cuDNN does not take. Every pass
+changes something in some deck."""
 import glob, json, os, re, tempfile
 
 from support.runs import Checks, DECK, ROOT, launch
 
 LINE = re.compile(r"^#\s+espalier plan (\S+) --ranks (\d+)", re.M)
 DEVICE_BYTES = 80e9
+# Settings with which passes find what they rewrite; by the first that each needs.
+CHANGES = {
+    (): ["differentiate", "merge_gradients", "optimize", "merge_updates", "fuse", "fuse_norm_gradients"],
+    ("parallel.cp=2", "parallel.context=all_gather", "overlap.context=true"): ["context_parallel", "overlap_context"],
+    ("recompute.mode=full",): ["recompute"],
+    ("parallel.dp_shard=2", "parallel.zero=3", "recompute.regather=always", "overlap.prefetch=1"): [
+        "partition", "rematerialize", "lower_reshards", "coalesce", "prefetch"],
+    ("parallel.dp_shard=2", "parallel.reduce=microbatch", "batch.global=4", "batch.micro=2"): ["store_gradients"],
+    ("loss.chunks=2",): ["chunk_loss"],
+    ("precision.compute=bf16",): ["keep_copies"],
+    ("fusion.join_matmuls=always", "model.dim=64"): ["join"],
+    ("parallel.tp=2", "overlap.tensor=true", "overlap.tensor_strips=2"): ["overlap_tensor", "tensor_strips"],
+    ("precision.compute=bf16", "precision.matmul=fp8"): ["quantize"],
+    ("parallel.pp=2",): ["cut"],
+}
+
+
+def unchanged(overrides):
+    """The passes that change nothing."""
+    done = launch(1, ["plan", DECK, "--passes", *overrides])
+    assert done.returncode == 0, done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()[1:] if not line.startswith(" ")]
+    return {row[0] for row in rows if row[2] == "unchanged"}, [row[0] for row in rows]
 
 
 def main():
@@ -28,6 +52,14 @@ def main():
         checks.that(plan.get("plain_attention") == reasons, f"{compute}: plain attention for {reasons}")
         checks.that(("attention   not by cuDNN (it is fp32)" in done.stdout) == (compute == "fp32"),
                     f"{compute}: the plan says whether cuDNN takes attention")
+    for overrides, passes in CHANGES.items():
+        idle = unchanged(overrides)[0]
+        for name in passes:
+            checks.that(name not in idle, f"{name} changes something with {' '.join(overrides) or 'the deck as it is'}")
+    names = set(unchanged(())[1])
+    checks.that(names - {"leave_copies"} == {name for passes in CHANGES.values() for name in passes},
+                f"every pass is checked: {sorted(names)}")
+    checks.that("fuse" in names and "quantize" in unchanged(())[0], "bf16 leaves no matmul to quantize")
     checks.finish()
 
 

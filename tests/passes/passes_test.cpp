@@ -1,5 +1,6 @@
 // Every pass, text in and text out: tests/passes/cases/*.txt, one case a file. A case is
-//   # pass: partition            which pass
+//   # pass: partition            which pass, or several; none: the graph is verified
+//   # purpose: copies            of the program (train)
 //   # mesh: dp_shard 2 tp 2      degrees (others 1)
 //   # deck: zero=2               settings that the pass reads (others as below)
 //   <graph>
@@ -22,7 +23,9 @@ namespace espalier {
 namespace {
 
 struct Case {
-  std::string header, input, expected, pass;
+  std::string header, input, expected;
+  std::vector<std::string> passes;
+  Purpose purpose = Purpose::kTrain;
   Mesh mesh;
   Deck deck;
   std::vector<int> stage_of_chunk = {0};
@@ -57,7 +60,6 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "prefetch") return void(c.deck.overlap.prefetch = std::stoi(value));
   if (key == "overlap.context") return void(c.deck.overlap.context = value == "true");
   if (key == "tensor") return void(c.deck.overlap.tensor = value == "true");
-  if (key == "microbatches") return void(c.deck.batch.global = std::stoi(value));
   if (key == "tensor_strips") return void(c.deck.overlap.tensor_strips = std::stoi(value));
   if (key == "join_matmuls") return void(c.deck.fusion.join_matmuls = ParseChoice<JoinMatmuls>(value).value());
   if (key == "chunks") return void(c.deck.loss.chunks = std::stoi(value));
@@ -79,6 +81,14 @@ void ReadMesh(std::istream& words, Case& c) {
   for (int s = 0; s < degrees[Axis::kPp]; ++s) c.stage_of_chunk.push_back(s);
 }
 
+void ReadPurpose(std::istream& words, Case& c) {
+  std::string word;
+  words >> word;
+  if (word == "evaluate") return void(c.purpose = Purpose::kEvaluate);
+  if (word == "copies") return void(c.purpose = Purpose::kCopies);
+  FAIL() << "unknown purpose " << word;
+}
+
 Case ReadCase(const std::filesystem::path& path) {
   std::ifstream file(path);
   Case c;
@@ -94,7 +104,9 @@ Case ReadCase(const std::filesystem::path& path) {
       std::istringstream words(line);
       std::string hash, key, word;
       words >> hash >> key;
-      if (key == "pass:") words >> c.pass;
+      if (key == "pass:")
+        while (words >> word) c.passes.push_back(word);
+      if (key == "purpose:") ReadPurpose(words, c);
       if (key == "mesh:") ReadMesh(words, c);
       if (key == "deck:")
         while (words >> word) ReadSetting(word, c);
@@ -106,37 +118,12 @@ Case ReadCase(const std::filesystem::path& path) {
 }
 
 void Apply(Graph& graph, const Case& c) {
-  const PassContext context{c.deck, c.mesh, c.stage_of_chunk, TraitsOf(c.deck.pipeline.schedule),
-                            c.deck.fusion.join_matmuls};
-  if (c.pass == "verify") return;
-  if (c.pass == "differentiate") return Differentiate(graph);
-  if (c.pass == "merge_gradients") return MergeGradients(graph, context);
-  if (c.pass == "store_gradients") return StoreGradients(graph, c.deck.batch.global);
-  if (c.pass == "optimize") return Optimize(graph, c.deck, Purpose::kTrain);
-  if (c.pass == "context_parallel") return ContextParallel(graph, context);
-  if (c.pass == "partition") return Partition(graph, context);
-  if (c.pass == "recompute") return Recompute(graph, context);
-  if (c.pass == "join") return Join(graph, context);
-  if (c.pass == "prefetch") return Prefetch(graph, c.deck);
-  if (c.pass == "overlap_context") return OverlapContext(graph, context);
-  if (c.pass == "overlap_tensor") return OverlapTensor(graph, context);
-  if (c.pass == "tensor_strips") return TensorStrips(graph, context);
-  if (c.pass == "fuse") return Fuse(graph);
-  if (c.pass == "quantize") return Quantize(graph, context);
-  if (c.pass == "rematerialize") return Rematerialize(graph, context);
-  if (c.pass == "lower_reshards") return LowerReshards(graph, c.mesh);
-  if (c.pass == "chunk_loss") return ChunkLoss(graph, context);
-  if (c.pass == "fuse_norm_gradients") return FuseNormGradients(graph);
-  if (c.pass == "coalesce") return Coalesce(graph, c.mesh);
-  if (c.pass == "keep_copies") return KeepCopies(graph, Purpose::kTrain);
-  if (c.pass == "keep_copies_of_evaluation") return KeepCopies(graph, Purpose::kEvaluate);
-  if (c.pass == "make_copies") {
-    LeaveCopies(graph);
-    return KeepCopies(graph, Purpose::kCopies);
+  const PassContext context{c.deck, c.mesh, c.stage_of_chunk, TraitsOf(c.deck.pipeline.schedule), c.purpose};
+  for (const std::string& name : c.passes) {
+    const auto pass = std::ranges::find(Passes(), name, &Pass::name);
+    ASSERT_NE(pass, Passes().end()) << "unknown pass " << name;
+    pass->run(graph, context);
   }
-  if (c.pass == "merge_updates") return MergeUpdates(graph);
-  if (c.pass == "cut") return Cut(graph, c.stage_of_chunk);
-  FAIL() << "unknown pass " << c.pass;
 }
 
 std::string Result(const Case& c) {
@@ -144,7 +131,7 @@ std::string Result(const Case& c) {
     Graph graph = ParseGraph(c.input);
     EXPECT_EQ(Print(graph), c.input) << "the input is not in printed form";
     Apply(graph, c);
-    Verify(graph, c.pass);
+    Verify(graph, "the passes");
     const std::string text = Print(graph);
     EXPECT_EQ(Print(ParseGraph(text)), text) << "the output does not parse back";
     return text;

@@ -75,9 +75,6 @@ struct Op {
   int Peer() const { return static_cast<int>(attributes.Number(kind == OpKind::kSend ? "to" : "from")); }
 };
 
-/// True for the gradient of a weight, which is known by its name (pass `differentiate`).
-inline bool IsGradientOfWeight(const Value& value) { return value.name.starts_with("gradients/"); }
-
 class Graph {
  public:
   std::vector<Value> values;
@@ -100,7 +97,7 @@ class Graph {
   int FindOrNone(std::string_view name) const;
   /// A name not yet taken: `base`, or `base.2`, `base.3`, ...
   std::string Unique(const std::string& base) const;
-  /// Recomputes every value's producer, after ops were inserted or reordered.
+  /// Drops ops of kind kNone and recomputes every value's producer, after ops were inserted, removed or reordered.
   void Renumber();
 
  private:

@@ -10,6 +10,13 @@ namespace espalier {
 /// The indices of one dim that the rank at `coordinate` holds.
 Range LocalRange(const Type& type, size_t dim, const Mesh& mesh, const Coordinate& coordinate);
 
+/// The shards of a dim, on all ranks.
+inline int64_t ShardsOf(const Type& type, size_t dim, const Mesh& mesh) {
+  int64_t shards = 1;
+  for (Axis a : type.placements.dims[dim]) shards *= mesh.Degree(a);
+  return shards;
+}
+
 /// Volume of the local shape; CHECKs that it does not wrap.
 int64_t LocalVolume(const Type& type, const Mesh& mesh, const Coordinate& coordinate);
 

@@ -39,14 +39,13 @@ struct Compilation {
 /// those of the cluster in run.cluster.
 DeviceKind DeviceOf(const Deck& deck);
 
-/// Compiles for `ranks` ranks of a device. `observe` sees the graph after every pass. Throws UserError (kDeck) if the
+/// Compiles for `ranks` ranks of a device. `observe` sees the graph of the model and that after
+/// every pass. Throws UserError (kDeck) if the
 /// degrees do not fit the ranks, the model or the batch. With Verification::kAtTheEnd it takes less time.
-Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind device,
-                    const std::function<void(const std::string& pass, const Graph&)>& observe = {},
+Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind device, const PassObserver& observe = {},
                     Verification verification = Verification::kEveryPass);
 /// The same for the device of the deck.
-inline Compilation Compile(const Deck& deck, int ranks, Purpose purpose,
-                           const std::function<void(const std::string& pass, const Graph&)>& observe = {},
+inline Compilation Compile(const Deck& deck, int ranks, Purpose purpose, const PassObserver& observe = {},
                            Verification verification = Verification::kEveryPass) {
   return Compile(deck, ranks, purpose, DeviceOf(deck), observe, verification);
 }

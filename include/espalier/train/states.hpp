@@ -8,12 +8,11 @@
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/executor/executor.hpp"
+#include "espalier/graph/provenance.hpp"
 #include "espalier/program/compile.hpp"
 
 namespace espalier {
 
-/// Prefix of the names of weights. Moments are named "optimizer/<moment>/<parameter>".
-inline constexpr std::string_view kParameterPrefix = "parameters/";
 /// The parameter's name, given the name of its weights.
 inline std::string ParameterName(std::string_view weights) {
   return std::string(weights.substr(kParameterPrefix.size()));

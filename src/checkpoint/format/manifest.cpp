@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "espalier/graph/provenance.hpp"
 #include "espalier/util/crc32c.hpp"
 
 namespace espalier {
@@ -34,7 +35,7 @@ int64_t Manifest::Bytes() const {
 int64_t Manifest::Parameters() const {
   int64_t elements = 0;
   for (const ManifestTensor& tensor : tensors)
-    if (tensor.name.starts_with("parameters/")) elements += Volume(tensor.shape);
+    if (tensor.name.starts_with(kParameterPrefix)) elements += Volume(tensor.shape);
   return elements;
 }
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "espalier/checkpoint/manifest.hpp"
+#include "espalier/graph/provenance.hpp"
 #include "espalier/text/tokenizer.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
@@ -212,7 +213,7 @@ class ManifestReader {
   Dtype ReadDtype(const std::string& tensor) {
     const std::string name = Field();
     if (name == Name(Dtype::kF32)) return Dtype::kF32;
-    if (!tensor.starts_with("optimizer/")) Fail(fmt::format("{}: element type is not f32", tensor));
+    if (!tensor.starts_with(kMomentPrefix)) Fail(fmt::format("{}: element type is not f32", tensor));
     if (name != Name(Dtype::kBf16)) Fail(fmt::format("{}: element type is neither f32 nor bf16", tensor));
     return Dtype::kBf16;
   }

@@ -14,6 +14,7 @@
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/checkpoint/runs.hpp"
 #include "espalier/comm/agreement.hpp"
+#include "espalier/graph/provenance.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/fault.hpp"
 #include "espalier/util/hint.hpp"
@@ -59,16 +60,15 @@ void RefuseDifferences(const std::string& dir, const std::vector<StateTensor>& t
   throw RefusedForGood(ExitStatus::kData, Shorten(std::move(differences)));
 }
 
-constexpr std::string_view kOptimizer = "optimizer/";
-
 /// At step 0 the optimizer's states are zero, and an import stores none.
 bool HasWeightsOnly(const Manifest& manifest) {
-  return manifest.metadata.step == 0 &&
-         std::ranges::none_of(manifest.tensors, [](const ManifestTensor& t) { return t.name.starts_with(kOptimizer); });
+  return manifest.metadata.step == 0 && std::ranges::none_of(manifest.tensors, [](const ManifestTensor& t) {
+           return t.name.starts_with(kMomentPrefix);
+         });
 }
 
 std::vector<StateTensor> WeightsOf(std::vector<StateTensor> tensors) {
-  std::erase_if(tensors, [](const StateTensor& tensor) { return tensor.name.starts_with(kOptimizer); });
+  std::erase_if(tensors, [](const StateTensor& tensor) { return tensor.name.starts_with(kMomentPrefix); });
   return tensors;
 }
 
@@ -76,14 +76,14 @@ std::vector<StateTensor> WeightsOf(std::vector<StateTensor> tensors) {
 void ClearOptimizer(std::vector<LocalTensor>& local, const Mesh& mesh, const Coordinate& coordinate) {
   const std::vector<char> zeros(static_cast<size_t>(kChunkBytes), 0);
   for (const LocalTensor& own : local) {
-    if (!own.tensor->name.starts_with(kOptimizer)) continue;
+    if (!own.tensor->name.starts_with(kMomentPrefix)) continue;
     const Type& type = own.tensor->type;
     const int64_t bytes = Volume(ExtentsOf(LocalBox(type, mesh, coordinate))) * SizeOf(type.dtype);
     Destination out(own);
     for (int64_t at = 0; at < bytes; at += kChunkBytes) out.Put(at, zeros.data(), std::min(kChunkBytes, bytes - at));
     out.Flush();
   }
-  std::erase_if(local, [](const LocalTensor& own) { return own.tensor->name.starts_with(kOptimizer); });
+  std::erase_if(local, [](const LocalTensor& own) { return own.tensor->name.starts_with(kMomentPrefix); });
 }
 
 /// A stored box and the local tensor that needs part of it.

@@ -118,8 +118,11 @@ void AddPlan(CLI::App& app, CommandJob& job) {
   command->add_option("--program", options->program, "print the instructions of this rank instead (doc/plan.md)")
       ->type_name("RANK")
       ->check(Within(0, kMaxRanks));
+  CLI::Option* passes =
+      command->add_flag("--passes", options->passes, "print what each pass of the compiler changes instead");
   CLI::Option* cluster = command->add_option("--cluster", options->cluster, "cluster file (TOML): time the step on it");
   cluster->type_name("FILE");
+  for (const char* name : {"--json", "--program", "--cluster"}) passes->excludes(command->get_option(name));
   auto search = std::make_shared<TuneCommandOptions>();
   auto searches = std::make_shared<bool>(false);
   CLI::Option* flag = command->add_flag("--search", *searches, "same as espalier tune, on that cluster");

@@ -27,6 +27,9 @@ nlohmann::ordered_json MeshJson(const Mesh& mesh);
 /// Layers, peak and bytes by class of every stage.
 nlohmann::ordered_json StagesJson(const WorldPlan& plan);
 
+/// Compiles the program of a step and prints what each pass changes in its graph.
+void PrintPasses(const Deck& deck, int ranks);
+
 /// "parameters 12.1 GB, gradients 8.04 GB, ...": the classes that have bytes, largest first.
 std::string ClassesText(const ByMemoryClass<int64_t>& bytes);
 

@@ -4,25 +4,26 @@
 
 namespace espalier {
 
-AttentionWriter::AttentionWriter(Graph& graph, std::vector<Op>& ops, const Op& op, int cp)
-    : graph_(graph), ops_(ops), op_(op), cp_(cp), zigzag_(op.attributes) {
+AttentionWriter::AttentionWriter(Graph& graph, const Op& op, int cp)
+    : graph_(graph), op_(op), cp_(cp), zigzag_(op.attributes) {
   zigzag_.numbers["cp"] = cp;
   zigzag_.numbers["length"] = double(ValueOf(op.inputs[0]).type.shape[1]);
 }
 
 void AttentionWriter::EmitInto(OpKind kind, std::vector<int> inputs, std::vector<int> outputs, Attributes attributes) {
-  ops_.push_back({kind, std::move(inputs), std::move(outputs), std::move(attributes), op_.role, op_.layer, op_.chunk});
+  graph_.ops.push_back(
+      {kind, std::move(inputs), std::move(outputs), std::move(attributes), op_.role, op_.layer, op_.chunk});
 }
 
 std::vector<int> AttentionWriter::Emit(OpKind kind, std::vector<int> inputs, const std::vector<int>& like,
                                        const std::string& suffix, Attributes attributes) {
   EmitInto(kind, std::move(inputs), {}, std::move(attributes));
-  const std::vector<Type> types = Define(kind).infer(ContextOf(graph_, ops_.back()));
+  const std::vector<Type> types = Define(kind).infer(ContextOf(graph_, graph_.ops.back()));
   for (size_t i = 0; i < types.size(); ++i) {
-    ops_.back().outputs.push_back(Like(like[i], suffix));
-    ValueOf(ops_.back().outputs[i]).type = types[i];
+    graph_.ops.back().outputs.push_back(Like(like[i], suffix));
+    ValueOf(graph_.ops.back().outputs[i]).type = types[i];
   }
-  return ops_.back().outputs;
+  return graph_.ops.back().outputs;
 }
 
 int AttentionWriter::Like(int id, const std::string& suffix) {

@@ -10,8 +10,8 @@ namespace espalier {
 
 class AttentionWriter {
  public:
-  /// Ops are appended to `ops`; they replace `op`, an attention or attention_grad on `cp` ranks.
-  AttentionWriter(Graph& graph, std::vector<Op>& ops, const Op& op, int cp);
+  /// Ops are appended to the graph; they replace `op`, an attention or attention_grad on `cp` ranks.
+  AttentionWriter(Graph& graph, const Op& op, int cp);
 
   const Op& op() const { return op_; }
   /// `inputs`, then the op's inputs from number `from` on: documents and those of dropout, if it has them.
@@ -36,7 +36,6 @@ class AttentionWriter {
 
  private:
   Graph& graph_;
-  std::vector<Op>& ops_;
   const Op& op_;
   int cp_;
   Attributes zigzag_;

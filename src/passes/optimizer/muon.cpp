@@ -12,10 +12,13 @@
 // of the other, and memory holds the matrices G of two layers only.
 #include "passes/optimizer/muon.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 
+#include "espalier/graph/provenance.hpp"
 #include "espalier/ops/op.hpp"
 #include "passes/optimizer/moments.hpp"
 
@@ -57,7 +60,7 @@ class Writer {
   Step StepOf(const MuonMatrix& matrix) const {
     const Value& parameter = graph_.value(matrix.parameter);
     const Shape& shape = parameter.type.shape;
-    return {matrix, "muon/" + parameter.name.substr(parameter.name.find('/') + 1), shape[0] >= shape[1]};
+    return {matrix, fmt::format("muon/{}", ParameterOf(parameter)), shape[0] >= shape[1]};
   }
   const char* LayoutOfX(const Step& s) const { return s.tall ? kRows : "whole,spread"; }
 

@@ -504,7 +504,7 @@ TEST(Reshard, LowersToOpsThatVerify) {
     Graph graph = ParseGraph(
         std::string("value x : f32[6{dp_shard,tp},4] input step chunk 0\ny = reshard(x) @ S layer 0 chunk 0 : ") + to +
         "\n");
-    LowerReshards(graph, mesh);
+    LowerReshards(graph, {Deck{}, mesh, {0}, TraitsOf(ScheduleKind::k1F1B)});
     Verify(graph, "lower_reshards");
     for (const Op& op : graph.ops) {
       EXPECT_NE(op.kind, OpKind::kReshard);

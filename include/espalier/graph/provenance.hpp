@@ -1,0 +1,51 @@
+// Where a value comes from. Its name says it, and only this header knows how such names are made:
+//
+//   parameters/NAME         a weight; if it is trained in another type, the fp32 master
+//   NAME                    the copy of a master in the compute type
+//   gradients/NAME          the gradient of a weight, also its sum; for further uses of a tied one gradients/NAME.2,
+//   ... optimizer/MOMENT/NAME   a moment of the optimizer VALUE.again             VALUE, computed again in backward
+//   instead of being kept
+#pragma once
+
+#include <fmt/core.h>
+
+#include <string>
+#include <string_view>
+
+#include "espalier/graph/graph.hpp"
+
+namespace espalier {
+
+inline constexpr std::string_view kParameterPrefix = "parameters/", kGradientPrefix = "gradients/",
+                                  kMomentPrefix = "optimizer/";
+
+inline std::string StateName(std::string_view parameter) { return fmt::format("{}{}", kParameterPrefix, parameter); }
+inline std::string GradientName(std::string_view parameter, size_t use = 1) {
+  return fmt::format("{}{}{}", kGradientPrefix, parameter, use == 1 ? "" : fmt::format(".{}", use));
+}
+inline std::string MomentName(std::string_view moment, std::string_view parameter) {
+  return fmt::format("{}{}/{}", kMomentPrefix, moment, parameter);
+}
+inline std::string RecomputedName(std::string_view value) { return fmt::format("{}.again", value); }
+
+inline bool IsParameter(const Value& value) {
+  return value.kind == ValueKind::kState && value.name.starts_with(kParameterPrefix);
+}
+inline bool IsGradientOfWeight(const Value& value) { return value.name.starts_with(kGradientPrefix); }
+inline bool IsMoment(const Value& value) {
+  return value.kind == ValueKind::kState && value.name.starts_with(kMomentPrefix);
+}
+/// The copy of a master, which is kept from step to step.
+inline bool IsCopy(const Graph& graph, const Value& value) {
+  return value.kind == ValueKind::kCache && graph.FindOrNone(StateName(value.name)) >= 0;
+}
+
+/// NAME of a parameter, its copy, gradient or moment. The name of any other value.
+inline std::string_view ParameterOf(const Value& value) {
+  const std::string_view name = value.name;
+  for (std::string_view prefix : {kParameterPrefix, kGradientPrefix})
+    if (name.starts_with(prefix)) return name.substr(prefix.size());
+  return name.starts_with(kMomentPrefix) ? name.substr(name.find('/', kMomentPrefix.size()) + 1) : name;
+}
+
+}  // namespace espalier

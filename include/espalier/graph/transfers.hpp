@@ -1,0 +1,44 @@
+// What collectives and reshards move: activations, parameters, or gradients of weights.
+#pragma once
+
+#include "espalier/graph/provenance.hpp"
+
+namespace espalier {
+
+inline bool ReadsMicrobatch(const Graph& graph, const Op& op) {
+  return graph.value(op.inputs[0]).frequency == Frequency::kMicrobatch;
+}
+
+/// True if the op of a microbatch makes, sends or adds up gradients of weights: all of role W, and some of others.
+inline bool HandlesGradients(const Graph& graph, const Op& op) {
+  if (op.frequency() != Frequency::kMicrobatch) return false;
+  return op.role == Role::kW || (!op.outputs.empty() && IsGradientOfWeight(graph.value(op.outputs[0])));
+}
+/// A reduction of gradients of weights, each microbatch or once per step.
+inline bool ReducesGradients(const Graph& graph, const Op& op) {
+  return op.role == Role::kS || (HandlesGradients(graph, op) && op.kind != OpKind::kAllGather);
+}
+/// A reshard per microbatch of step values.
+inline bool GathersParameters(const Graph& graph, const Op& op) {
+  return IsReshard(op.kind) && op.frequency() == Frequency::kMicrobatch && !op.inputs.empty() &&
+         !ReadsMicrobatch(graph, op);
+}
+/// A message of activations or their gradients.
+inline bool MovesActivations(const Graph& graph, const Op& op) {
+  return ReadsMicrobatch(graph, op) && !ReducesGradients(graph, op);
+}
+
+/// A transfer over cp in forward or backward: a gather, a reduction, an all-to-all or a hop of activations or their
+/// gradients.
+inline bool IsContextTransfer(const Graph& graph, const Op& op) {
+  return (IsCollective(op.kind) || op.kind == OpKind::kRingShift) && (op.role == Role::kF || op.role == Role::kB) &&
+         op.Axes() == AxisSet{Axis::kCp} && ReadsMicrobatch(graph, op);
+}
+/// A message over other axes than those of tp that is no context transfer: of parameters or their gradients.
+inline bool IsWeightTransfer(const Graph& graph, const Op& op) {
+  return IsCommunication(op.kind) && !IsContextTransfer(graph, op) && !(op.Axes() - kTensorAxes).Empty();
+}
+/// A collective over the axes of tp alone.
+inline bool IsTensorCollective(const Op& op) { return IsCollective(op.kind) && (op.Axes() - kTensorAxes).Empty(); }
+
+}  // namespace espalier

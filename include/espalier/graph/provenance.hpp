@@ -1,10 +1,10 @@
 // Where a value comes from. Its name says it, and only this header knows how such names are made:
 //
-//   parameters/NAME         a weight; if it is trained in another type, the fp32 master
-//   NAME                    the copy of a master in the compute type
-//   gradients/NAME          the gradient of a weight, also its sum; for further uses of a tied one gradients/NAME.2,
-//   ... optimizer/MOMENT/NAME   a moment of the optimizer VALUE.again             VALUE, computed again in backward
-//   instead of being kept
+//   parameters/NAME        a weight; if it is trained in another type, the fp32 master
+//   NAME                   the copy of a master in the compute type
+//   gradients/NAME         the gradient of a weight, also its sum; of a second use of a tied weight gradients/NAME.2
+//   optimizer/MOMENT/NAME  a moment of the optimizer
+//   VALUE.again            VALUE, recomputed in backward instead of being kept
 #pragma once
 
 #include <fmt/core.h>

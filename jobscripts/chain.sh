@@ -89,15 +89,17 @@ RunIsDone() { [[ -e $run_dir/done && $status -eq 0 ]]; }
 # ended it, or a node died. Others need a person.
 MayGoOn() { ((status == 75 || status == 0 || status >= 128)); }
 
-# LaunchByMpirun RANKS HOSTFILE: sets `launcher` to LAUNCH, or to mpirun on the hosts of a file, which has a line per
-# rank.
-LaunchByMpirun() {
+# Mpirun RANKS [HOSTFILE]: sets `launcher` to mpirun, on the hosts of a file with a line per rank. The scheduler has
+# assigned the cores: binding by mpirun would put ranks of two jobs on a host on the same ones.
+Mpirun() {
+  launcher=(mpirun -n "$1" --oversubscribe --bind-to none)
+  if [[ -s ${2:-} ]]; then launcher+=(--hostfile "$2"); fi
+}
+
+# LauncherOr COMMAND ...: sets `launcher` to LAUNCH, or else by a command.
+LauncherOr() {
   read -ra launcher <<<"${LAUNCH:-}"
-  if ((${#launcher[@]} == 0)); then
-    # The scheduler has assigned the cores. Binding by mpirun would put ranks of two jobs on a host on the same ones.
-    launcher=(mpirun -n "$1" --oversubscribe --bind-to none)
-    if [[ -s $2 ]]; then launcher+=(--hostfile "$2"); fi
-  fi
+  if ((${#launcher[@]} == 0)); then "$@"; fi
 }
 
 # Hosts FILE: the number of hosts in such a file; at least 1.

@@ -40,7 +40,7 @@ if [[ -n $left ]]; then export SLURM_JOB_END_TIME=$(($(date +%s) + left)); fi
 # One line per slot: the name of its host.
 hostfile=${LSB_DJOB_HOSTFILE:-/dev/null}
 ranks=${LSB_DJOB_NUMPROC:-1}
-LaunchByMpirun "$ranks" "$hostfile"
+LauncherOr Mpirun "$ranks" "$hostfile"
 TrainInJob "$ranks" "$(Hosts "$hostfile")" "$left"
 restarted=no
 if [[ $(cat "$chain" 2>/dev/null) == "$LSB_JOBID" ]]; then restarted=yes; fi

@@ -50,7 +50,7 @@ if [[ -n $left ]]; then export SLURM_JOB_END_TIME=$(($(date +%s) + left)); fi
 nodefile=${PBS_NODEFILE:-/dev/null}
 ranks=$(grep -c . "$nodefile")
 if ((ranks == 0)); then ranks=1; fi
-LaunchByMpirun "$ranks" "$nodefile"
+LauncherOr Mpirun "$ranks" "$nodefile"
 TrainInJob "$ranks" "$(Hosts "$nodefile")" "$left"
 restarted=no
 if ((${CHAIN_RESTARTS:-0} > 0)); then restarted=yes; fi

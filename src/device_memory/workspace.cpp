@@ -77,8 +77,9 @@ AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank) {
   const AttentionShape shape = ShapeOfRank(op, rank);
   const Dtype results = op.op.attributes.numbers.contains("hop") ? Dtype::kF32 : op.dtype;
   // q, k and v, or with o, lse and dO; then one input of documents, and two of dropout.
-  const size_t others = op.inputs.size() - (op.op.kind == OpKind::kAttention ? 3 : 6);
-  const bool documents = others % 2 == 1, dropout = others >= 2;
+  const size_t operands = op.op.kind == OpKind::kAttention ? 3 : 6;
+  const bool dropout = op.op.attributes.numbers.contains("rate");
+  const bool documents = op.inputs.size() > operands + (dropout ? 2 : 0);
   return {shape,   documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(shape), op.dtype,
           results, BackwardMethodOf(op.op.attributes.TextOr("backward", "parts")),       dropout};
 }

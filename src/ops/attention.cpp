@@ -40,9 +40,9 @@ Dtype ResultType(const OpContext& c) { return Has(c, "hop") ? Dtype::kF32 : c.El
 
 /// Appends the dims of the inputs that not every op has: documents or positions, then those of dropout.
 std::vector<std::string> WithOthers(std::vector<std::string> dims, const OpContext& c) {
-  const size_t others = c.inputs.size() - std::min(c.inputs.size(), dims.size());
-  if (others % 2 == 1) dims.emplace_back(Has(c, "cached") ? "s" : "bs");
-  if (others >= 2) dims.insert(dims.end(), {"bs", ""});
+  const bool drops = Has(c, "rate");
+  if (c.inputs.size() > dims.size() + (drops ? 2 : 0)) dims.emplace_back(Has(c, "cached") ? "s" : "bs");
+  if (drops) dims.insert(dims.end(), {"bs", ""});
   return dims;
 }
 

@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 
+from support.conversations import TEMPLATE, conversation, tokens
 from support.recorded import recorded
 from support.runs import Checks, DECK, ROOT, executable, launch, scratch, train
 
@@ -122,27 +123,21 @@ def loss_of_bytes(folder, run, text, targets):
 
 def conversations(checks, folder):
     """Only what the assistant says counts: each conversation against the logits of its rendered text."""
-    some = [[("user", "why"), ("assistant", "so it is")],
-            [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "")], [("user", "no answer")]]
+    some = [conversation("why", "so it is"), conversation("a", "b", "c", ""), conversation("no answer")]
     template, data = folder / "chat.jinja", folder / "chat.jsonl"
-    template.write_text("{%- for m in messages %}{{ m.role[0] + ':' }}{% if m.role == 'assistant' %}{% generation %}"
-                        "{{ m.content + '|' }}{% endgeneration %}{% else %}{{ m.content + '|' }}{% endif %}"
-                        "{% endfor %}")
-    data.write_text("".join(
-        json.dumps({"messages": [{"role": role, "content": content} for role, content in turns]}) + "\n"
-        for turns in some))
+    template.write_text(TEMPLATE)
+    data.write_text("".join(json.dumps(c) + "\n" for c in some))
     keys = ["data.format=chat", f"data.chat_template={template}"]
     train(str(folder / "chat"), 1, [*keys, "data.isolate_documents=true", f"data.paths=['{data}']", "run.steps=3",
                                     "batch.global=1", FP32, "optimizer.lr=0.01", "lr.warmup_steps=0"])
     expected = []
-    for turns in some:
-        text, targets = b"", []
-        for role, content in turns:
-            text += role[:1].encode() + b":"
-            said = content.encode() + b"|"
-            targets += range(len(text), len(text) + len(said)) if role == "assistant" else ()
-            text += said
-        expected.append([len(targets), loss_of_bytes(folder, "chat", text, targets) if targets else 0])
+    for c in some:
+        targets, at = [], 0
+        for message in c["messages"]:
+            begin, at = at + len("u:"), at + len(tokens({"messages": [message]}))
+            targets += range(begin, at) if message["role"] == "assistant" else ()
+        loss = loss_of_bytes(folder, "chat", tokens(c).encode(), targets) if targets else 0
+        expected.append([len(targets), loss])
     found = evaluate(folder, folder / "chat", data, *keys, FP32)
     checks.that(far(sums(found), expected) < TOLERANCE, f"conversations: {sums(found)}, expected {expected}")
     total = json.loads(found)["total"]

@@ -13,12 +13,11 @@ import os
 import random
 
 from support.checkpoints import same_bits, tensors
+from support.conversations import TEMPLATE, conversation, tokens
 from support.layouts import ALL_TO_ALL, GPT2, RING
 from support.runs import Checks, DECK, difference, launch, scratch, train
 
 SEQUENCE = 24
-TEMPLATE = ("{%- for m in messages %}{{ m.role[0] + ':' }}{% if m.role == 'assistant' %}{% generation %}"
-            "{{ m.content + '|' }}{% endgeneration %}{% else %}{{ m.content + '|' }}{% endif %}{% endfor %}")
 PLAIN = ("{%- for m in messages %}{{ m.role[0] + ':' + m.content + '|' }}{% endfor %}"
          "{% if add_generation_prompt %}a:{% endif %}")
 KEYS = ["precision.compute=fp32", "lr.warmup_steps=0", "data.format=chat", "data.isolate_documents=true"]
@@ -41,11 +40,6 @@ def write(folder, name, text):
     return path
 
 
-def conversation(*turns):
-    roles = ("user", "assistant")
-    return {"messages": [{"role": roles[k % 2], "content": text} for k, text in enumerate(turns)]}
-
-
 def conversations(count, seed=3):
     """Conversations of one or two turns, some longer than a sample, some without an answer."""
     draw = random.Random(seed)
@@ -56,10 +50,6 @@ def conversations(count, seed=3):
 
 def lines(some):
     return "".join(json.dumps(c) + "\n" for c in some)
-
-
-def tokens(c):
-    return "".join(f"{m['role'][0]}:{m['content']}|" for m in c["messages"])
 
 
 def targets(c):

@@ -7,6 +7,7 @@ import os
 
 from support.checkpoints import same_bits, tensors
 from support.layouts import GPT2
+from support.philox import philox, stream_key
 from support.runs import Checks, DECK, ROOT, difference, scratch, train
 
 TEXT = os.path.join(ROOT, "tests", "oracle", "data", "text.txt")
@@ -20,35 +21,9 @@ CASES = [(GPT2, (0.1, 0.2, 0.3), []), (GPT2, (0.5, 0, 0), ["batch.micro=2"]), (G
 
 # --- masks, as in doc/numerics.md
 
-MASK = 2**64 - 1
-
-
-def mix64(x):
-    x = (x + 0x9E3779B97F4A7C15) & MASK
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
-    return x ^ x >> 31
-
-
-def stream_key(name):
-    hashed = 0xCBF29CE484222325
-    for byte in name.encode():
-        hashed = (hashed ^ byte) * 0x100000001B3 & MASK
-    return mix64(mix64(SEED) ^ hashed)
-
-
-def philox(counter, key):
-    c, k = list(counter), [key & 0xFFFFFFFF, key >> 32]
-    for _ in range(10):
-        p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [p1 >> 32 ^ c[1] ^ k[0], p1 & 0xFFFFFFFF, p0 >> 32 ^ c[3] ^ k[1], p0 & 0xFFFFFFFF]
-        k = [k[0] + 0x9E3779B9 & 0xFFFFFFFF, k[1] + 0xBB67AE85 & 0xFFFFFFFF]
-    return c
-
-
 def factors(place, rate, step, sample, columns, head=0):
     """Dropout factors of the tokens of a sample, by rows: 0, or 1 / (1 - rate)."""
-    key = stream_key("dropout/" + place)
+    key = stream_key(SEED, "dropout/" + place)
     word = lambda token, column: philox([column // 4, token, step, head], key)[column % 4]
     return [[0.0 if word(sample * LENGTH + p, c) < round(rate * 2**32) else 1 / (1 - rate) for c in range(columns)]
             for p in range(LENGTH)]

@@ -4,6 +4,7 @@ argument "files": only the files that other programs read (needs h5py)."""
 import array, json, os, re, subprocess, sys
 
 from support.checkpoints import same_bits, tensors, types
+from support.philox import philox, stream_key
 from support.reference import reference_python
 from support.runs import Checks, DECK, ROOT, launch, layout, scratch, train
 
@@ -41,32 +42,6 @@ def check_restart(checks, folder):
                     f"{word}: weights are stored as f32, moments as bf16")
         moved = sum(any(v != 0 for v in values) for values in moments(tensors(whole.checkpoint(8))).values())
         checks.that(moved == len(moments(found)), f"{word}: all of {moved} moments have moved")
-
-
-M = 2**64 - 1
-
-
-def mix64(x):
-    x = (x + 0x9E3779B97F4A7C15) & M
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & M
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & M
-    return x ^ x >> 31
-
-
-def stream_key(seed, name):
-    h = 0xCBF29CE484222325
-    for byte in name.encode():
-        h = (h ^ byte) * 0x100000001B3 & M
-    return mix64(mix64(seed & M) ^ h)
-
-
-def philox(counter, key):
-    c, k = list(counter), [key & 0xFFFFFFFF, key >> 32]
-    for _ in range(10):
-        p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [p1 >> 32 ^ c[1] ^ k[0], p1 & 0xFFFFFFFF, p0 >> 32 ^ c[3] ^ k[1], p0 & 0xFFFFFFFF]
-        k = [k[0] + 0x9E3779B9 & 0xFFFFFFFF, k[1] + 0xBB67AE85 & 0xFFFFFFFF]
-    return c
 
 
 def rounding_bits(seed, parameter, row, column, t):

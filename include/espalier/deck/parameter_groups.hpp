@@ -10,7 +10,7 @@
 namespace espalier {
 
 struct ParameterGroup {
-  std::string pattern;          ///< pattern of names; * stands for any characters and ? for one, dots included
+  std::string pattern;          ///< pattern of names; * matches any characters and ? one, dots included
   double lr = 1;                ///< factor of the learning rate
   std::optional<double> decay;  ///< weight decay of all its parameters, vectors too; none: as without the group
 };

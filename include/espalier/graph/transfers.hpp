@@ -1,4 +1,4 @@
-// What collectives and reshards move: activations, parameters, or gradients of weights.
+// Kinds of collectives and reshards: of activations, of parameters, of gradients of weights.
 #pragma once
 
 #include "espalier/graph/provenance.hpp"

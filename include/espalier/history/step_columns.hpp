@@ -12,7 +12,7 @@
 namespace espalier {
 
 /// One row per step. Columns have the names of the fields of metrics.jsonl; members of objects have dotted names
-/// ("exposed_ms.tp"). NaN stands for null and for a field that a line does not have.
+/// ("exposed_ms.tp"). NaN is null, or a field that a line does not have.
 class StepColumns {
  public:
   /// Limit of the numbers of all columns together, including missing ones: 1 GiB.

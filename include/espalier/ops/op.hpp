@@ -1,4 +1,4 @@
-// What the compiler knows of each op, one definition per op: einsum dims, shapes, what its kernel does, gradient.
+// The definition of each op for the compiler: einsum dims, shapes, traits of its kernel, gradient.
 // Adding an op is one row in graph/op_list.hpp and one file in src/ops, plus one kernel per backend.
 #pragma once
 

@@ -39,9 +39,9 @@ struct Compilation {
 /// those of the cluster in run.cluster.
 DeviceKind DeviceOf(const Deck& deck);
 
-/// Compiles for `ranks` ranks of a device. `observe` sees the graph of the model and that after
-/// every pass. Throws UserError (kDeck) if the
-/// degrees do not fit the ranks, the model or the batch. With Verification::kAtTheEnd it takes less time.
+/// Compiles for `ranks` ranks of a device. `observe` sees the graph of the model, and the graph after every pass.
+/// Throws UserError (kDeck) if the degrees do not fit the ranks, the model or the batch. It takes less time with
+/// Verification::kAtTheEnd.
 Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind device, const PassObserver& observe = {},
                     Verification verification = Verification::kEveryPass);
 /// The same for the device of the deck.

@@ -62,7 +62,7 @@ class Tokenizer {
   /// The id of a token by its name in the file.
   std::optional<int32_t> Find(std::string_view name) const;
 
-  /// Whether a token stands for no text, such as <|endoftext|>.
+  /// Whether a token has no text, such as <|endoftext|>.
   bool IsSpecial(int32_t id) const { return 0 <= id && id < vocab() && special_[static_cast<size_t>(id)]; }
 
   /// Offsets in `text`, rising and not 0, at which it can be cut: its parts have the ids of the whole.

@@ -331,7 +331,7 @@ std::optional<std::string> FindLatest(const std::string& checkpoints_dir) {
 std::string Resolve(const std::string& restart, const std::string& checkpoints_dir) {
   std::error_code error;
   if (restart != "latest" && fs::is_regular_file(fs::path(restart) / kManifestName, error)) return restart;
-  // The file `latest` in a directory of checkpoints stands for the checkpoint that it names.
+  // The file `latest` in a directory of checkpoints names one of them.
   if (restart.ends_with("/latest") && fs::is_regular_file(restart, error))
     return Resolve("latest", fs::path(restart).parent_path().string());
   const std::vector<std::string> places =

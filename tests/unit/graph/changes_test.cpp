@@ -1,4 +1,4 @@
-// What `plan --passes` counts.
+// The counts of `plan --passes`.
 #include "espalier/graph/changes.hpp"
 
 #include <gtest/gtest.h>

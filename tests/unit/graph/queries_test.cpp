@@ -1,4 +1,4 @@
-// What passes ask of a graph, and how they rewrite its ops.
+// The queries of passes, and how passes rewrite ops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -367,7 +367,7 @@ inline const std::vector<Rule> kRules = {
     {"gelu", "bf16[3,5,11{tp,kv_replicate}]", "bf16[3,5,11{tp,kv_replicate}]"},
     {"gelu", "bf16[3,5,11]+sum{tp}", "error: partial inputs are not allowed"},
     {"gelu_grad", "bf16[3,5,11] bf16[3,5,11]", "bf16[3,5,11]"},
-    // What is dropped of a part is what is dropped there of the whole.
+    // A part drops the same elements as the whole does there.
     {"dropout rate=0.5 key=00000000000000ab", "bf16[3,5,11] i32[3,5] f32[]", "bf16[3,5,11]"},
     {"dropout rate=0.5 key=00000000000000ab", "bf16[3{tp},5,11] i32[3{tp},5] f32[]", "bf16[3{tp},5,11]"},
     {"dropout rate=0.5 key=00000000000000ab", "f32[3,5{cp,tp},11] i32[3,5{cp,tp}] f32[]", "f32[3,5{cp,tp},11]"},

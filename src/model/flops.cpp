@@ -1,33 +1,26 @@
 #include "espalier/model/flops.hpp"
 
 namespace espalier {
-namespace {
 
-/// Keys that a query sees, the mean over the layers.
-double VisibleKeys(const Deck::Model& m) {
-  const double s = double(m.seq_len), w = double(m.sliding_window);
-  double sum = 0;
-  for (int l = 1; l <= m.layers; ++l) sum += HasWindow(m, l) ? w - w * w / (2 * s) : s / 2;
-  return sum / double(m.layers);
-}
-
-}  // namespace
-
-bool HasWindow(const Deck::Model& m, int layer) {
-  return 0 < m.sliding_window && m.sliding_window < m.seq_len && layer > m.full_attention_layers;
-}
-
-ForwardFlops ForwardFlopsPerToken(const Deck::Model& m) {
+LayerFlops LayerFlopsPerToken(const Deck::Model& m, const LayerKind& kind) {
   const double h = double(m.dim), d = double(m.head_dim), matrices = m.family == Family::kGpt2 ? 2 : 3;
+  const double s = double(m.seq_len), w = double(m.sliding_window), visible = kind.window ? w - w * w / (2 * s) : s / 2;
   const double heads = d * double(m.heads), projections = 2 * h * (heads + d * double(m.kv_heads));
-  return {2 * (projections + matrices * h * double(m.ffn_dim)), 4 * VisibleKeys(m) * heads, 2 * h * double(m.vocab)};
+  return {2 * (projections + matrices * h * double(m.ffn_dim)), 4 * visible * heads};
 }
+
+double HeadFlopsPerToken(const Deck::Model& m) { return 2 * double(m.dim) * double(m.vocab); }
 
 ModelFlops FlopsPerToken(const Deck& deck) {
+  const Deck::Model& m = deck.model;
+  double matmuls = HeadFlopsPerToken(m), attention = 0;
+  for (int layer = 1; layer <= m.layers; ++layer) {
+    const LayerFlops flops = LayerFlopsPerToken(m, KindOf(m, layer));
+    matmuls += flops.matmuls;
+    attention += flops.attention;
+  }
   // Backward is twice forward: each matmul has two gradients.
-  const ForwardFlops f = ForwardFlopsPerToken(deck.model);
-  const double layers = double(deck.model.layers);
-  return {3 * (layers * (f.matmuls + f.attention) + f.head), 3 * (layers * (f.matmuls + 2 * f.attention) + f.head)};
+  return {3 * (matmuls + attention), 3 * (matmuls + 2 * attention)};
 }
 
 }  // namespace espalier

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "espalier/model/dropout_inputs.hpp"
-#include "espalier/model/flops.hpp"
+#include "espalier/model/layer_kinds.hpp"
 #include "espalier/model/matmul_patterns.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/util/philox.hpp"
@@ -42,7 +42,7 @@ Model TransformerWriter::Build() {
 
 int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<std::string> names) {
   Attributes attributes{{{"head_dim", double(m_.head_dim)}, {"causal", 1}}, {}};
-  if (HasWindow(m_, l)) attributes.numbers["window"] = double(m_.sliding_window);
+  if (KindOf(m_, l).window) attributes.numbers["window"] = double(m_.sliding_window);
   if (backward_ != AttentionBackward::kParts) attributes.texts["backward"] = DeckName(backward_);
   std::vector<int> inputs = {q, k, v};
   if (isolate_documents_) inputs.push_back(documents_);

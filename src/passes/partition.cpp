@@ -32,7 +32,7 @@ class Partitioner {
     for (const Value& v : old_.values) {
       new_.AddValue(v);
       if (v.producer < 0 && v.kind != ValueKind::kAccumulator && !v.layout.empty())
-        new_.values.back().type.placements = LayoutPlacements(v.layout, v.kind, context_.deck, mesh_);
+        new_.values.back().type.placements = LayoutPlacements(v, context_.deck, mesh_);
     }
     for (const Op& op : old_.ops) {
       if (op.kind == OpKind::kReshard)
@@ -48,7 +48,7 @@ class Partitioner {
  private:
   Placements Wanted(int id) const {
     const Value& v = new_.value(id);
-    return LayoutPlacements(v.layout, v.kind, context_.deck, mesh_);
+    return LayoutPlacements(v, context_.deck, mesh_);
   }
 
   /// The same; a value with kv heads may stay a partial sum over the ranks that share them.

@@ -1,12 +1,12 @@
-// The time of a step in closed form, from the times of one layer: it ranks candidates before the best are simulated.
-// All candidates of a group share the profile of their layers, so that one costs about a microsecond.
+// The time of a step by formula, from the times of the parts of a model: it ranks candidates before the best are
+// simulated. All candidates of a group share the profile of their layers, and those with one schedule its replay.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "tune/in_flight.hpp"
 #include "tune/memory_bound.hpp"
+#include "tune/pipeline_replay.hpp"
 #include "tune/profile.hpp"
 
 namespace espalier {
@@ -29,16 +29,19 @@ double HopUs(const LayerProfile& profile, const Layout& layout, const Costs& cos
 struct StepQuestion {
   const LayerProfile& profile;
   const Layout& layout;
-  const std::vector<StageFlights>& flights;  ///< for the chunks of each stage
-  const std::vector<int64_t>& layers;        ///< by chunk
+  const PipelineReplay& pipeline;
+  int64_t microbatches = 1;
+  const std::vector<ChunkParts>& chunks;
   const DataParallelTimes& sync;
   double hop_us = 0;
-  int64_t microbatches = 1;
   bool hides_reductions = true;  ///< overlap.gradients
 };
 
-/// The time of a step. The idle time of pipelines follows the papers of their schedules (src/schedule), with the mean
-/// of unequal stages; messages between stages add to the cycles that limit 1F1B.
+/// The time of a step: a replay of the schedule between the first gather of weights and the last reduction of
+/// gradients, then the update.
 double FormulaUs(const StepQuestion& question);
+
+/// At most FormulaUs, in less time: the busiest stage without idle time, and the update.
+double LeastUs(const StepQuestion& question);
 
 }  // namespace espalier

@@ -19,7 +19,7 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
   const int64_t others = layout.Shards() - 1;
   const int gather_ranks = GatherRanks(profile, layout);
   int64_t elements = 0, elements_of_shards = 0, elements_of_gathers = 0;
-  for (const ParameterRows& parameter : memory.parameters) {
+  for (const ParameterShape& parameter : memory.parameters) {
     const int64_t shard = parameter.Shard(layout.dp_shard, layout.cp), whole = parameter.Elements();
     const int64_t weight = whole * profile.element_bytes;
     elements += whole;
@@ -57,7 +57,7 @@ class Stage {
   int64_t LeastBytes() const {
     int64_t persistent = 0, weights = q_.profile.prepared, step_gradients = 0, most = 0;
     for (int chunk : flights_.chunks)
-      for (Part part : kParts) {
+      for (Part part = 0; part < q_.states.size(); ++part) {
         const int64_t n = Count(chunk, part);
         persistent += n * q_.states[part].bytes + (n > 0 ? Inputs(part) : 0);
         weights += n * q_.states[part].weights;
@@ -70,22 +70,12 @@ class Stage {
   }
 
  private:
-  int64_t Count(int chunk, Part part) const {
-    const bool last = chunk + 1 == std::ssize(q_.layers);
-    switch (part) {
-      case Part::kEmbedding:
-        return chunk == 0 ? 1 : 0;
-      case Part::kHead:
-        return last ? 1 : 0;
-      case Part::kLayer:
-        return q_.layers[static_cast<size_t>(chunk)];
-    }
-    return 0;
-  }
+  const ChunkParts& Chunk(int chunk) const { return q_.chunks[static_cast<size_t>(chunk)]; }
+  int64_t Count(int chunk, Part part) const { return Chunk(chunk).count[part]; }
   int64_t Inputs(Part part) const { return q_.microbatches * Aligned(q_.micro * q_.profile.memory[part].inputs); }
   int64_t Kept(int chunk, bool for_w) const {
     int64_t bytes = 0;
-    for (Part part : kParts) {
+    for (Part part = 0; part < q_.states.size(); ++part) {
       const PartMemory& memory = q_.profile.memory[part];
       bytes += Count(chunk, part) * (for_w ? memory.kept_for_w : memory.kept);
     }
@@ -94,7 +84,8 @@ class Stage {
   int64_t LiveAt(const InFlight& moment) const {
     int64_t bytes = 0;
     if (moment.more_forwards)
-      for (Part part : kParts) bytes += Count(flights_.chunks.front(), part) * q_.states[part].forward_only;
+      for (Part part = 0; part < q_.states.size(); ++part)
+        bytes += Count(flights_.chunks.front(), part) * q_.states[part].forward_only;
     for (size_t i = 0; i < flights_.chunks.size(); ++i)
       bytes +=
           moment.before_b[i] * Kept(flights_.chunks[i], false) + moment.before_w[i] * Kept(flights_.chunks[i], true);
@@ -108,9 +99,11 @@ class Stage {
     for (size_t i = 0; i < flights_.chunks.size(); ++i) {
       if (!moment.last[i]) continue;
       const bool next = moment.role == Role::kB && static_cast<int>(i) == moment.chunk;
-      for (Part part : kParts) {
-        const int64_t count = Count(flights_.chunks[i], part);
-        bytes += (next ? std::min<int64_t>(count, part == Part::kEmbedding ? 0 : 1) : count) * q_.states[part].weights;
+      const ChunkParts& chunk = Chunk(flights_.chunks[i]);
+      for (Part part = 0; part < q_.states.size(); ++part) {
+        const bool top = part == chunk.last || part == kHead;
+        bytes +=
+            (next ? std::min<int64_t>(chunk.count[part], top ? 1 : 0) : chunk.count[part]) * q_.states[part].weights;
       }
     }
     return bytes;
@@ -118,18 +111,27 @@ class Stage {
   /// Temporaries of a chunk's backward beyond the kept values: for its last part, or for the layer below the head, once
   /// the head's kept values are free.
   int64_t Extra(int chunk) const {
-    const int64_t layer = ExtraOf(Part::kLayer, Count(chunk, Part::kLayer));
-    if (Count(chunk, Part::kHead) == 0) return layer;
-    return std::max(ExtraOf(Part::kHead, 1), layer - q_.micro * q_.profile.memory[Part::kHead].kept);
+    const int64_t layer = ExtraOf(Chunk(chunk).last, GatheredAhead(chunk));
+    if (Count(chunk, kHead) == 0) return layer;
+    return std::max(ExtraOf(kHead, 0), layer - q_.micro * q_.profile.memory[kHead].kept);
   }
-  /// Temporaries of one of `layers` equal layers. At its start its gathered weights are live, with the weights of the
-  /// layers below it that were gathered ahead; then the values that backward makes; at its end its gradients of this
-  /// microbatch, when its other values may be free. (If W is deferred, that is at another time.)
-  int64_t ExtraOf(Part part, int64_t layers) const {
+  /// Weights of layers below the top layer of a chunk that were gathered ahead; at least this much, since they may be
+  /// of any kind in the chunk.
+  int64_t GatheredAhead(int chunk) const {
+    const ChunkParts& parts = Chunk(chunk);
+    int64_t least = q_.states[parts.last].gathered;
+    for (Part part = kFirstKind; part < parts.count.size(); ++part)
+      if (parts.count[part] > 0) least = std::min(least, q_.states[part].gathered);
+    return std::min<int64_t>(parts.Layers() - 1, q_.prefetch) * least;
+  }
+  /// Temporaries of a layer or the head. At its start its gathered weights are live, and `ahead` bytes of others; then
+  /// the values that backward makes; at its end its gradients of this microbatch, when its other values may be free.
+  /// (If W is deferred, that is at another time.)
+  int64_t ExtraOf(Part part, int64_t ahead) const {
     const PartMemory& memory = q_.profile.memory[part];
     const PartStates& states = q_.states[part];
     if (memory.done_in_forward) return q_.micro * memory.extra;
-    const int64_t gathered = std::min<int64_t>(layers, 1 + q_.prefetch) * states.gathered + states.gathering;
+    const int64_t gathered = states.gathered + states.gathering + ahead;
     const int64_t gradients = states.raw_gradients + states.reducing - q_.micro * memory.kept;
     return std::max({q_.micro * memory.extra, gathered, q_.profile.defers_w ? 0 : gradients});
   }
@@ -141,9 +143,9 @@ class Stage {
       if (q_.profile.memory[part].done_in_forward) return int64_t{0};
       return states.raw_gradients + states.reducing - q_.micro * q_.profile.memory[part].kept_for_w;
     };
-    const int64_t layer = Count(chunk, Part::kLayer) > 0 ? gradients(Part::kLayer) : 0;
-    if (Count(chunk, Part::kHead) == 0) return std::max<int64_t>(0, layer);
-    return std::max({int64_t{0}, gradients(Part::kHead), layer - q_.micro * q_.profile.memory[Part::kHead].kept_for_w});
+    const int64_t layer = gradients(Chunk(chunk).last);
+    if (Count(chunk, kHead) == 0) return std::max<int64_t>(0, layer);
+    return std::max({int64_t{0}, gradients(kHead), layer - q_.micro * q_.profile.memory[kHead].kept_for_w});
   }
 
   const MemoryQuestion& q_;
@@ -154,7 +156,7 @@ class Stage {
 
 ByPart<PartStates> StatesOf(const LayerProfile& profile, const Layout& layout) {
   ByPart<PartStates> states;
-  for (Part part : kParts) states[part] = StatesOfPart(profile, profile.memory[part], layout);
+  for (const PartMemory& memory : profile.memory) states.push_back(StatesOfPart(profile, memory, layout));
   return states;
 }
 

@@ -32,12 +32,11 @@ struct PartStates {
 };
 ByPart<PartStates> StatesOf(const LayerProfile& profile, const Layout& layout);
 
-/// Layers per chunk with the embedding in the first and the head in the last.
 struct MemoryQuestion {
   const LayerProfile& profile;  ///< for microbatches of one sequence or more
   const ByPart<PartStates>& states;
   const std::vector<StageFlights>& flights;
-  const std::vector<int64_t>& layers;  ///< by chunk
+  const std::vector<ChunkParts>& chunks;
   int64_t micro = 1, microbatches = 1;
   int prefetch = 0;  ///< layers whose weights are gathered ahead
 };

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "espalier/deck/batch_ramp.hpp"
+#include "espalier/graph/local_range.hpp"
 #include "espalier/graph/provenance.hpp"
+#include "espalier/model/layer_kinds.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/util/error.hpp"
 #include "tune/walk.hpp"
@@ -12,10 +15,10 @@
 namespace espalier {
 namespace {
 
-constexpr int kLayers = 2;  // of the small model
+constexpr int kLayers = 2;  // of a small model
 
-/// The same layers, but two of them, on one pipeline stage and without data parallelism.
-Deck SmallModel(const Deck& deck, const Layout& layout) {
+/// The deck with two layers of one kind, on one pipeline stage and without data parallelism.
+Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   Layout small = layout;
   const bool defers = TraitsOf(layout.schedule).DefersW();
   small.pp = small.dp_replicate = small.dp_shard = 1;
@@ -25,26 +28,35 @@ Deck SmallModel(const Deck& deck, const Layout& layout) {
   small.reduce = ReduceFrequency::kStep;
   small.regather = Regather::kAuto;
   Deck changed = WithLayout(deck, small, {});
-  changed.model.layers = kLayers;
+  changed.model = WithLayersOf(deck.model, kind, kLayers);
   return WithSequences(std::move(changed), layout.micro);
 }
 
 bool IsBackward(const Op& op) { return op.role == Role::kB || op.role == Role::kW; }
 
-/// The part that a layer of the small model is an example of; none for its first layer.
-bool PartOf(int layer, Part& part) {
-  if (layer < 0 || layer == 1) return false;
-  part = layer == 0 ? Part::kEmbedding : layer > kLayers ? Part::kHead : Part::kLayer;
-  return true;
-}
+/// A small model's program, and what it is an example of: the part `kind`, and with the first kind of a model also its
+/// embedding and head.
+struct Example {
+  const Compilation& c;
+  Part kind;
+
+  /// The part that a layer of the small model is an example of; none for its first layer.
+  std::optional<Part> PartOf(int layer) const {
+    if (layer == kLayers) return kind;
+    if (kind != kFirstKind || layer < 0 || layer == 1) return std::nullopt;
+    return layer == 0 ? kEmbedding : kHead;
+  }
+  bool IsFirst() const { return kind == kFirstKind; }
+};
 
 class MemoryReader {
  public:
-  MemoryReader(const Compilation& c, LayerProfile& profile)
-      : graph_(*c.graph),
-        mesh_(c.mesh),
-        micro_(c.batch.micro),
-        defers_w_(TraitsOf(c.schedule.kind).DefersW()),
+  MemoryReader(const Example& example, LayerProfile& profile)
+      : example_(example),
+        graph_(*example.c.graph),
+        mesh_(example.c.mesh),
+        micro_(example.c.batch.micro),
+        defers_w_(TraitsOf(example.c.schedule.kind).DefersW()),
         profile_(profile),
         last_read_(graph_.values.size(), -1) {
     for (size_t i = 0; i < graph_.ops.size(); ++i)
@@ -55,8 +67,11 @@ class MemoryReader {
   void Run() {
     ReadStates();
     ReadKept();
-    for (Part part : kParts) ReadExtra(part);
-    profile_.memory[Part::kHead].done_in_forward = !HeadHasBackwardMatmuls();
+    ReadExtra(example_.kind);
+    if (!example_.IsFirst()) return;
+    ReadExtra(kEmbedding);
+    ReadExtra(kHead);
+    profile_.memory[kHead].done_in_forward = !HeadHasBackwardMatmuls();
   }
 
  private:
@@ -79,14 +94,14 @@ class MemoryReader {
   void ReadStates() {
     std::vector<bool> seen(graph_.values.size());
     for (const Op& op : graph_.ops) {
-      Part part{};
-      if (op.role == Role::kS || op.role == Role::kU || !PartOf(op.layer, part)) continue;
-      PartMemory& memory = profile_.memory[part];
+      const std::optional<Part> part = example_.PartOf(op.layer);
+      if (op.role == Role::kS || op.role == Role::kU || !part) continue;
+      PartMemory& memory = profile_.memory[*part];
       for (int v : op.inputs) {
         const Value& value = graph_.value(v);
         if (seen[v] || (!IsKept(value.kind) && value.kind != ValueKind::kInput)) continue;
         seen[v] = true;
-        if (IsKept(value.kind)) memory.parameters.push_back(RowsOf(v, op.layer));
+        if (IsKept(value.kind)) memory.parameters.push_back(ShapeOf(v, op.layer));
         if (value.kind == ValueKind::kInput && value.frequency == Frequency::kMicrobatch) memory.inputs += RowBytes(v);
       }
       for (int v : op.outputs) {
@@ -98,13 +113,12 @@ class MemoryReader {
     }
   }
   /// Of a master or its copy, whichever the layer reads.
-  ParameterRows RowsOf(int weight, int layer) const {
+  ParameterShape ShapeOf(int weight, int layer) const {
     const Value& value = graph_.value(weight);
     const int state = value.kind == ValueKind::kCache ? graph_.Find(StateName(value.name)) : weight;
     Type type = graph_.value(state).type;
     for (std::vector<Axis>& dim : type.placements.dims) std::erase_if(dim, [](Axis a) { return kStateAxes.Has(a); });
-    const Shape shape = LocalShape(type, mesh_, {});
-    return {shape[0], shape[0] == 0 ? 0 : Volume(shape) / shape[0], BackwardReads(weight, layer), StateBytes(state)};
+    return {LocalShape(type, mesh_, {}), BackwardReads(weight, layer), StateBytes(state)};
   }
   /// The bytes of an element of a master and of each of its moments.
   std::vector<int64_t> StateBytes(int master) const {
@@ -129,9 +143,8 @@ class MemoryReader {
   }
 
   bool HeadHasBackwardMatmuls() const {
-    return std::ranges::any_of(graph_.ops, [](const Op& op) {
-      Part part{};
-      return IsBackward(op) && op.kind == OpKind::kMatmul && PartOf(op.layer, part) && part == Part::kHead;
+    return std::ranges::any_of(graph_.ops, [&](const Op& op) {
+      return IsBackward(op) && op.kind == OpKind::kMatmul && example_.PartOf(op.layer) == kHead;
     });
   }
 
@@ -147,9 +160,9 @@ class MemoryReader {
       }
     }
     for (size_t v = 0; v < reader.size(); ++v) {
-      Part part{};
-      if (PartOf(reader[v], part)) profile_.memory[part].kept += RowBytes(static_cast<int>(v));
-      if (PartOf(w_reader[v], part)) profile_.memory[part].kept_for_w += RowBytes(static_cast<int>(v));
+      if (const auto part = example_.PartOf(reader[v])) profile_.memory[*part].kept += RowBytes(static_cast<int>(v));
+      if (const auto part = example_.PartOf(w_reader[v]))
+        profile_.memory[*part].kept_for_w += RowBytes(static_cast<int>(v));
     }
   }
 
@@ -159,10 +172,9 @@ class MemoryReader {
     int64_t live = 0, most = 0;
     std::vector<int> own;
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
-      Part at{};
       const Op& op = graph_.ops[i];
       if (!IsBackward(op) || (defers_w_ && op.role == Role::kW)) continue;
-      if (PartOf(op.layer, at) && at == part) own.push_back(static_cast<int>(i));
+      if (example_.PartOf(op.layer) == part) own.push_back(static_cast<int>(i));
     }
     std::map<int, std::vector<int>> dying = KeptBy(part, live);
     for (int i : own) {
@@ -183,16 +195,16 @@ class MemoryReader {
   std::map<int, std::vector<int>> KeptBy(Part part, int64_t& bytes) const {
     std::map<int, std::vector<int>> dying;
     for (size_t v = 0; v < last_read_.size(); ++v) {
-      Part at{};
       const int i = last_read_[v], value = static_cast<int>(v);
       if (i < 0 || !OfMicrobatch(value) || Producer(value) == nullptr || Producer(value)->role != Role::kF) continue;
-      if (!PartOf(graph_.op(i).layer, at) || at != part) continue;
+      if (example_.PartOf(graph_.op(i).layer) != part) continue;
       bytes += RowBytes(value);
       dying[i].push_back(value);
     }
     return dying;
   }
 
+  const Example example_;
   const Graph& graph_;
   const Mesh& mesh_;
   const int64_t micro_;
@@ -201,7 +213,8 @@ class MemoryReader {
   std::vector<int> last_read_;  // by value: the last op of backward that reads it
 };
 
-void ReadTimes(const Compilation& c, const Costs& costs, LayerProfile& profile) {
+void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile) {
+  const Compilation& c = example.c;
   Program program = MakeProgram(c, {});
   for (Instruction& i : program.instructions)  // as in every microbatch but the first
     if (i.microbatch >= 0 && c.graph->op(i.op).role == Role::kW) i.accumulate = true;
@@ -209,33 +222,34 @@ void ReadTimes(const Compilation& c, const Costs& costs, LayerProfile& profile) 
   double step_us = 0;
   int64_t elements = 0;
   for (const Instruction& i : program.instructions) {
-    Part part{};
-    if (i.microbatch >= 0 && PartOf(c.graph->op(i.op).layer, part)) ++profile.instructions[part];
+    if (i.microbatch < 0) continue;
+    if (const auto part = example.PartOf(c.graph->op(i.op).layer)) ++profile.instructions[*part];
   }
   for (const Step& step : Walk(program, cost)) {
     const Op& op = c.graph->op(program.instructions[step.instruction].op);
-    Part part{};
     if (op.frequency() == Frequency::kStep) {
       if (program.instructions[step.instruction].lane == Lane::kCompute) step_us += cost[step.instruction].us;
       continue;
     }
-    if (!PartOf(op.layer, part)) continue;
-    PartTime& time = op.role == Role::kF ? profile.forward[part] : profile.backward[part];
+    const std::optional<Part> part = example.PartOf(op.layer);
+    if (!part) continue;
+    PartTime& time = op.role == Role::kF ? profile.forward[*part] : profile.backward[*part];
     time.us += step.waited_us + step.kernel_us;
     if (step.waited_us > 0 && step.axis) time.exposed_us[*step.axis] += step.waited_us;
     if (cost[step.instruction].source != CostSource::kFormula) time.measured_us += step.kernel_us;
-    if (op.role == Role::kW) profile.w_us[part] += step.kernel_us;
+    if (op.role == Role::kW) profile.w_us[*part] += step.kernel_us;
   }
   for (const Value& v : c.graph->values)
     if (IsParameter(v)) elements += Volume(LocalShape(v.type, c.mesh, {}));
-  profile.step_us_per_element = elements > 0 ? step_us / static_cast<double>(elements) : 0;
+  if (example.IsFirst()) profile.step_us_per_element = elements > 0 ? step_us / static_cast<double>(elements) : 0;
 }
 
 }  // namespace
 
-int64_t ParameterRows::Shard(int64_t dp_shard, int64_t cp) const {
-  const int64_t shard = (rows + dp_shard - 1) / dp_shard;
-  return (shard + cp - 1) / cp * row;
+int64_t ParameterShape::Shard(int64_t dp_shard, int64_t cp) const {
+  const int64_t length = local[StateDim(local, dp_shard * cp)];
+  const int64_t shard = (length + dp_shard - 1) / dp_shard;
+  return length == 0 ? 0 : (shard + cp - 1) / cp * (Elements() / length);
 }
 
 int GatherRanks(const LayerProfile& profile, const Layout& layout) {
@@ -244,19 +258,23 @@ int GatherRanks(const LayerProfile& profile, const Layout& layout) {
 }
 
 LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* costs) {
-  LayerProfile profile;
-  const Compilation c =
-      Compile(SmallModel(deck, layout), layout.cp * layout.tp, Purpose::kTrain, {}, Verification::kAtTheEnd);
-  MemoryReader(c, profile).Run();
+  const std::vector<LayerKind> kinds = KindsOf(deck.model);
+  LayerProfile profile(kFirstKind + kinds.size());
   profile.element_bytes = static_cast<int>(SizeOf(deck.precision.compute));
   profile.gradient_bytes = static_cast<int>(SizeOf(deck.parallel.reduce_dtype));
   profile.regather_group = deck.parallel.regather_group;
   profile.defers_w = TraitsOf(layout.schedule).DefersW();
   profile.copies_weights = deck.precision.compute != Dtype::kF32;
-  for (const Value& v : c.graph->values)
-    if (v.layout == "batch,stream,embed" && v.frequency == Frequency::kMicrobatch)
-      profile.stream_bytes = Volume(LocalShape(v.type, c.mesh, {})) * SizeOf(v.type.dtype);
-  if (costs != nullptr) ReadTimes(c, *costs, profile);
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    const Compilation c = Compile(SmallModel(deck, kinds[i], layout), layout.cp * layout.tp, Purpose::kTrain, {},
+                                  Verification::kAtTheEnd);
+    const Example example{c, kFirstKind + i};
+    MemoryReader(example, profile).Run();
+    if (costs != nullptr) ReadTimes(example, *costs, profile);
+    for (const Value& v : c.graph->values)
+      if (v.layout == "batch,stream,embed" && v.frequency == Frequency::kMicrobatch)
+        profile.stream_bytes = Volume(LocalShape(v.type, c.mesh, {})) * SizeOf(v.type.dtype);
+  }
   return profile;
 }
 

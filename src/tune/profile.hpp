@@ -1,32 +1,26 @@
-// What one layer of a deck costs a rank, in memory and in time. The project's own compiler makes the program of a model
-// of two layers with the same local shapes; the profile is read off that program. The last transformer layer stands for
-// all of them: its neighbours are a layer and the head, so fused additions are as in the middle of a model.
+// What each part of a model costs a rank, in memory and in time. For each kind of layer the compiler makes the program
+// of a model of two such layers with the same local shapes, and the profile is read off that program. The second layer
+// is measured: its neighbours are a layer and the head, so fused additions are as in the middle of a model.
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "espalier/costs/costs.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/timeline/timeline.hpp"
 #include "tune/layout.hpp"
+#include "tune/parts.hpp"
 
 namespace espalier {
 
-/// The three kinds of layers: the embedding, a transformer layer, the head.
-enum class Part : uint8_t { kEmbedding, kLayer, kHead };
-inline constexpr int kPartCount = 3;
-template <typename T>
-using ByPart = EnumArray<Part, T, kPartCount>;
-inline constexpr ByPart<Part> kParts = {Part::kEmbedding, Part::kLayer, Part::kHead};
-
-/// A parameter on a rank with coordinate 0: `rows` are what tp leaves of its first dim, before the optimizer state is
-/// shared out further; `row` is the number of elements of one.
-struct ParameterRows {
-  int64_t rows = 0, row = 0;
+/// A parameter on a rank with coordinate 0, before the optimizer state is shared out.
+struct ParameterShape {
+  Shape local = {};                       ///< its shape
   bool in_backward = true;                ///< backward of the same part reads the weight; that of an embedding does not
   std::vector<int64_t> state_bytes = {};  ///< of an element of the master and of each of the optimizer's states
-  int64_t Elements() const { return rows * row; }
+  int64_t Elements() const { return Volume(local); }
   /// Elements of the largest shard of `dp_shard` x `cp` (nested, see ShardOf).
   int64_t Shard(int64_t dp_shard, int64_t cp) const;
 };
@@ -34,7 +28,7 @@ struct ParameterRows {
 /// Bytes of one part on the rank with coordinate 0. Activations are those of a microbatch of one sequence: others have
 /// a multiple.
 struct PartMemory {
-  std::vector<ParameterRows> parameters;
+  std::vector<ParameterShape> parameters;
   std::vector<int64_t> gradients;  ///< bytes of each whole fp32 accumulator
   int64_t inputs = 0;              ///< token ids or targets
   int64_t kept = 0;                ///< made by F for B or W
@@ -48,13 +42,17 @@ struct PartMemory {
 struct PartTime {
   double us = 0;  ///< kernels and exposed communication
   ByCommAxis<double> exposed_us{};
+  double ExposedUs() const { return std::accumulate(exposed_us.begin(), exposed_us.end(), 0.0); }
   double measured_us = 0;  ///< of `us`: measured costs
 };
 
 struct LayerProfile {
+  explicit LayerProfile(size_t parts)
+      : memory(parts), forward(parts), backward(parts), w_us(parts), instructions(parts) {}
+
   ByPart<PartMemory> memory;
   ByPart<PartTime> forward, backward;  ///< backward includes W
-  ByPart<double> w_us{};               ///< of W's kernels
+  ByPart<double> w_us;                 ///< of W's kernels
   int64_t prepared = 0;                ///< step values that all parts share (rope table)
   int64_t stream_bytes = 0;            ///< a microbatch's residual stream: the message between stages
   int element_bytes = 2;               ///< of a compute weight
@@ -62,7 +60,7 @@ struct LayerProfile {
   int regather_group = 0;              ///< of the deck
   bool defers_w = false;               ///< the schedule runs W in jobs of its own
   bool copies_weights = true;          ///< compute weights are not the masters themselves
-  ByPart<int64_t> instructions{};      ///< per microbatch, forward and backward
+  ByPart<int64_t> instructions;        ///< per microbatch, forward and backward
   double step_us_per_element = 0;      ///< kernels of P, S and U, by elements of the optimizer state
 };
 

@@ -1,6 +1,7 @@
 #include "tune/space.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "espalier/model/model.hpp"
 #include "espalier/util/error.hpp"
@@ -88,15 +89,18 @@ std::vector<RecomputeMode> RecomputesOf(const SearchContext& c) {
 
 }  // namespace
 
-std::shared_ptr<const std::vector<StageFlights>> FlightsCache::Of(const Layout& l, int64_t microbatches) {
+ScheduleFacts::ScheduleFacts(const Layout& l, int64_t microbatches)
+    : flights(
+          FlightsOf(MakeSchedule(TraitsOf(l.schedule), l.pp, l.chunks, static_cast<int>(microbatches), l.Steady()))),
+      replay(l, microbatches) {}
+
+std::shared_ptr<const ScheduleFacts> ScheduleCache::Of(const Layout& l, int64_t microbatches) {
   const Key key{l.schedule, l.pp, l.chunks, l.Steady(), microbatches};
   {
     const std::lock_guard lock(mutex_);
     if (const auto it = known_.find(key); it != known_.end()) return it->second;
   }
-  const Schedule schedule =
-      MakeSchedule(TraitsOf(l.schedule), l.pp, l.chunks, static_cast<int>(microbatches), l.Steady());
-  auto made = std::make_shared<const std::vector<StageFlights>>(FlightsOf(schedule));
+  auto made = std::make_shared<const ScheduleFacts>(l, microbatches);
   const std::lock_guard lock(mutex_);
   return known_.try_emplace(key, std::move(made)).first->second;
 }
@@ -155,14 +159,14 @@ void Scorer::ScoreDegrees(const Layout& degrees, std::vector<Scored>& fitting, S
 }
 
 void Scorer::ScoreSettings(const Layout& base, std::vector<Scored>& fitting, SpaceCounts& counts) {
-  const std::vector<int64_t>& layers = LayersOf(base);
+  const std::vector<ChunkParts>& chunks = ChunksOf(base);
   for (RecomputeMode recompute : RecomputesOf(context_))
     for (Layout l : StateSettings(context_, base)) {
       l.recompute = recompute;
       ++counts.considered;
-      const int64_t least = LeastBytesOf(l, layers);
+      const int64_t least = LeastBytesOf(l, chunks);
       if (least <= context_.memory_bytes) {
-        fitting.push_back({l, {}, least, FormulaOf(l, layers)});
+        fitting.push_back({l, {}, least, TimeOf(l, chunks, LeastUs)});
         continue;
       }
       ++counts.too_large;
@@ -171,37 +175,47 @@ void Scorer::ScoreSettings(const Layout& base, std::vector<Scored>& fitting, Spa
 }
 
 Scored Scorer::Score(const Layout& layout, const std::vector<int64_t>& split) {
-  const std::vector<int64_t>& layers = split.empty() ? LayersOf(layout) : split;
-  return {layout, split, LeastBytesOf(layout, layers), FormulaOf(layout, layers)};
+  const std::vector<ChunkParts>& chunks = split.empty() ? ChunksOf(layout) : PartsOf(context_.deck.model, split);
+  return {layout, split, LeastBytesOf(layout, chunks), TimeOf(layout, chunks, LeastUs),
+          TimeOf(layout, chunks, FormulaUs)};
 }
+
+void Scorer::Time(Scored& scored) { scored.us = TimeOf(scored.layout, ChunksOf(scored.layout), FormulaUs); }
 
 int64_t Scorer::InstructionsOf(const Layout& layout) {
   const ByPart<int64_t>& of = ProfileOf(layout, layout.micro).instructions;
-  return Microbatches(layout) *
-         (of[Part::kEmbedding] + context_.deck.model.layers * of[Part::kLayer] + of[Part::kHead]);
+  int64_t sum = 0;
+  for (const ChunkParts& chunk : ChunksOf(layout))
+    sum = std::inner_product(of.begin(), of.end(), chunk.count.begin(), sum);
+  return Microbatches(layout) * sum;
 }
 
 std::vector<int64_t> Scorer::BalancedByTime(const Layout& layout) {
   const LayerProfile& profile = ProfileOf(layout, layout.micro);
-  const std::vector<StageFlights>& flights = *flights_.Of(layout, Microbatches(layout));
-  const size_t chunks = static_cast<size_t>(layout.pp) * static_cast<size_t>(layout.chunks);
+  const std::vector<ChunkParts>& balanced = ChunksOf(layout);
+  const auto schedule = schedules_.Of(layout, Microbatches(layout));
+  const size_t chunks = balanced.size();
   std::vector<size_t> stage_of(chunks);
-  for (size_t s = 0; s < flights.size(); ++s)
-    for (int chunk : flights[s].chunks) stage_of[static_cast<size_t>(chunk)] = s;
+  for (int s = 0; s < schedule->replay.Stages(); ++s)
+    for (int chunk : schedule->replay.ChunksOf(s)) stage_of[static_cast<size_t>(chunk)] = static_cast<size_t>(s);
   const auto us = [&](Part part) { return profile.forward[part].us + profile.backward[part].us; };
+  double layer_us = 0;  // the mean of all kinds
+  for (const ChunkParts& chunk : balanced)
+    for (Part kind = kFirstKind; kind < chunk.count.size(); ++kind)
+      layer_us += static_cast<double>(chunk.count[kind]) * us(kind) / static_cast<double>(context_.deck.model.layers);
   std::vector<int64_t> layers(chunks, 1);
-  std::vector<double> load(flights.size(), layout.chunks * us(Part::kLayer));
-  load[stage_of[0]] += us(Part::kEmbedding);
-  load[stage_of[chunks - 1]] += us(Part::kHead);
+  std::vector<double> load(static_cast<size_t>(layout.pp), layout.chunks * layer_us);
+  load[stage_of[0]] += us(kEmbedding);
+  load[stage_of[chunks - 1]] += us(kHead);
   for (auto l = static_cast<int64_t>(chunks); l < context_.deck.model.layers; ++l) {
     // Among the least loaded stages the last, which keeps the fewest microbatches; there the smaller chunk.
     size_t best = chunks - 1;
     for (size_t c = chunks; c-- > 0;)
       if (std::pair(load[stage_of[c]], layers[c]) < std::pair(load[stage_of[best]], layers[best])) best = c;
     ++layers[best];
-    load[stage_of[best]] += us(Part::kLayer);
+    load[stage_of[best]] += layer_us;
   }
-  return layers == LayersOf(layout) ? std::vector<int64_t>() : layers;
+  return std::ranges::equal(layers, balanced, {}, {}, &ChunkParts::Layers) ? std::vector<int64_t>() : layers;
 }
 
 const LayerProfile& Scorer::ProfileOf(const Layout& layout, int64_t micro) {
@@ -224,28 +238,25 @@ const DataParallelTimes& Scorer::SyncOf(const Layout& l) {
   return syncs_.emplace(key, SyncTimes(ProfileOf(l, 1), l, context_.costs)).first->second;
 }
 
-const std::vector<int64_t>& Scorer::LayersOf(const Layout& l) {
+const std::vector<ChunkParts>& Scorer::ChunksOf(const Layout& l) {
   const std::tuple<int, ScheduleKind> key{l.pp * l.chunks, l.schedule};
-  if (const auto it = layers_.find(key); it != layers_.end()) return it->second;
+  if (const auto it = chunks_.find(key); it != chunks_.end()) return it->second;
   Deck deck = context_.deck;
   if (!context_.fixed.Has("pipeline.split")) deck.pipeline.split.clear();
-  const Split split = SplitLayers(deck, l.pp * l.chunks);
-  std::vector<int64_t> layers(static_cast<size_t>(split.chunks));
-  for (int i = 1; i <= deck.model.layers; ++i)
-    ++layers[static_cast<size_t>(split.chunk_of_layer[static_cast<size_t>(i)])];
-  return layers_.emplace(key, std::move(layers)).first->second;
+  return chunks_.emplace(key, PartsOf(deck.model, SplitLayers(deck, l.pp * l.chunks).LayersOfChunks())).first->second;
 }
 
-int64_t Scorer::LeastBytesOf(const Layout& l, const std::vector<int64_t>& layers) {
-  const auto flights = flights_.Of(l, Microbatches(l));
-  return LeastBytes({ProfileOf(l, l.micro), StatesOf(l), *flights, layers, l.micro, Microbatches(l), l.prefetch});
+int64_t Scorer::LeastBytesOf(const Layout& l, const std::vector<ChunkParts>& chunks) {
+  const auto schedule = schedules_.Of(l, Microbatches(l));
+  return LeastBytes(
+      {ProfileOf(l, l.micro), StatesOf(l), schedule->flights, chunks, l.micro, Microbatches(l), l.prefetch});
 }
 
-double Scorer::FormulaOf(const Layout& l, const std::vector<int64_t>& layers) {
+double Scorer::TimeOf(const Layout& l, const std::vector<ChunkParts>& chunks, double (*us)(const StepQuestion&)) {
   const LayerProfile& profile = ProfileOf(l, l.micro);
-  const auto flights = flights_.Of(l, Microbatches(l));
-  return FormulaUs({profile, l, *flights, layers, SyncOf(l), HopUs(profile, l, context_.costs), Microbatches(l),
-                    context_.deck.overlap.gradients});
+  const auto schedule = schedules_.Of(l, Microbatches(l));
+  return us({profile, l, schedule->replay, Microbatches(l), chunks, SyncOf(l), HopUs(profile, l, context_.costs),
+             context_.deck.overlap.gradients});
 }
 
 }  // namespace espalier

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "tune/formula.hpp"
+#include "tune/in_flight.hpp"
+#include "tune/memory_bound.hpp"
 
 namespace espalier {
 
@@ -50,7 +52,8 @@ struct Scored {
   Layout layout;
   std::vector<int64_t> split;  ///< layers per chunk; empty: balanced by flops
   int64_t least_bytes = 0;
-  double us = 0;
+  double least_us = 0;  ///< LeastUs
+  double us = 0;        ///< FormulaUs
 };
 
 /// Counts of a search. Settings of a layout that make the same program count once.
@@ -60,27 +63,36 @@ struct SpaceCounts {
   std::optional<Layout> smallest;
 };
 
-/// Flights of schedules by their numbers, computed once for all groups. Thread-safe.
-class FlightsCache {
+/// What a search knows of a schedule.
+struct ScheduleFacts {
+  ScheduleFacts(const Layout& layout, int64_t microbatches);
+  std::vector<StageFlights> flights;
+  PipelineReplay replay;
+};
+
+/// Facts about schedules by their numbers, computed once for all groups. Thread-safe.
+class ScheduleCache {
  public:
-  std::shared_ptr<const std::vector<StageFlights>> Of(const Layout& layout, int64_t microbatches);
+  std::shared_ptr<const ScheduleFacts> Of(const Layout& layout, int64_t microbatches);
 
  private:
   using Key = std::tuple<ScheduleKind, int, int, SteadyState, int64_t>;
   std::mutex mutex_;
-  std::map<Key, std::shared_ptr<const std::vector<StageFlights>>> known_;
+  std::map<Key, std::shared_ptr<const ScheduleFacts>> known_;
 };
 
 /// Scores layouts of one group.
 class Scorer {
  public:
-  Scorer(const SearchContext& context, const Group& group, FlightsCache& flights)
-      : context_(context), group_(group), flights_(flights), deck_(context.deck) {}
+  Scorer(const SearchContext& context, const Group& group, ScheduleCache& schedules)
+      : context_(context), group_(group), schedules_(schedules), deck_(context.deck) {}
 
-  /// Appends every layout of the group whose bound fits.
+  /// Appends every layout of the group whose memory bound fits, without `us`.
   void ScoreAll(std::vector<Scored>& fitting, SpaceCounts& counts);
   /// One layout with given layers per chunk (empty: balanced by FLOPs), whether it fits or not.
   Scored Score(const Layout& layout, const std::vector<int64_t>& split);
+  /// Replays the schedule of one that ScoreAll made. Thread-safe: all that it needs is known since then.
+  void Time(Scored& scored);
   /// Approximate number of instructions of the programs of all stages.
   int64_t InstructionsOf(const Layout& layout);
   /// Layers per chunk that balance the times of the formula rather than FLOPs; empty if that is the same.
@@ -96,9 +108,10 @@ class Scorer {
   const LayerProfile& ProfileOf(const Layout& layout, int64_t micro);
   const ByPart<PartStates>& StatesOf(const Layout& layout);
   const DataParallelTimes& SyncOf(const Layout& layout);
-  const std::vector<int64_t>& LayersOf(const Layout& layout);
-  int64_t LeastBytesOf(const Layout& layout, const std::vector<int64_t>& layers);
-  double FormulaOf(const Layout& layout, const std::vector<int64_t>& layers);
+  const std::vector<ChunkParts>& ChunksOf(const Layout& layout);
+  int64_t LeastBytesOf(const Layout& layout, const std::vector<ChunkParts>& chunks);
+  /// What `us` says of a layout: FormulaUs or LeastUs.
+  double TimeOf(const Layout& layout, const std::vector<ChunkParts>& chunks, double (*us)(const StepQuestion&));
   int64_t Microbatches(const Layout& layout) const {
     return deck_.batch.global / (layout.micro * layout.DataParallel());
   }
@@ -109,13 +122,13 @@ class Scorer {
 
   const SearchContext& context_;
   const Group group_;
-  FlightsCache& flights_;
+  ScheduleCache& schedules_;
   Deck deck_;  ///< scratch for checks of relations
   std::map<ProfileKey, LayerProfile> profiles_;
   using StateKey = std::tuple<int64_t, int, int, bool, bool, bool>;
   std::map<StateKey, ByPart<PartStates>> states_;
   std::map<std::tuple<int, int, int>, DataParallelTimes> syncs_;
-  std::map<std::tuple<int, ScheduleKind>, std::vector<int64_t>> layers_;
+  std::map<std::tuple<int, ScheduleKind>, std::vector<ChunkParts>> chunks_;
 };
 
 }  // namespace espalier

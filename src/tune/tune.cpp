@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 
 #include "espalier/util/error.hpp"
@@ -15,12 +16,9 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kRefined = 100;     // refinements of the fastest: other splits, other depths of prefetch
-constexpr double kShareStep = 0.05;  // measured shares that differ by less count as equal
-
-bool IsFaster(const Scored& a, const Scored& b) {
-  return std::tie(a.us, a.layout, a.split) < std::tie(b.us, b.layout, b.split);
-}
+constexpr size_t kTimedAtOnce = 1024;  // layouts whose schedules are replayed side by side
+constexpr size_t kRefined = 100;       // refinements of the fastest: other splits, other depths of prefetch
+constexpr double kShareStep = 0.05;    // measured shares that differ by less count as equal
 
 /// A deck for the cluster's device, with a number for dp_shard if the other degrees allow one.
 Deck DeckFor(Deck deck, int ranks, const Cluster& cluster) {
@@ -55,7 +53,7 @@ class Search {
     Refine();
     TryBest();
     Rank();
-    result_.rejections = RejectionsOf(context_, scored_[0].us, flights_);
+    result_.rejections = RejectionsOf(context_, scored_[0].us, schedules_);
     return std::move(result_);
   }
 
@@ -68,7 +66,7 @@ class Search {
   void ScoreSpace() {
     const Groups groups = GroupsOf(context_);
     State(groups);
-    for (const Group& group : groups.groups) scorers_.emplace_back(context_, group, flights_);
+    for (const Group& group : groups.groups) scorers_.emplace_back(context_, group, schedules_);
     std::vector<std::vector<Scored>> fitting(scorers_.size());
     std::vector<SpaceCounts> counts(scorers_.size());
     ParallelFor(
@@ -82,8 +80,26 @@ class Search {
       for (Scored& scored : fitting[i]) scored_.push_back(std::move(scored)), scorer_of_.push_back(i);
     }
     result_.scored = std::ssize(scored_);
-    Sort();
     if (scored_.empty()) ThrowNone();
+    Sort(&Scored::least_us);
+    TimeHopeful();
+    Sort(&Scored::us);
+  }
+
+  /// Replays schedules in the order of their lower bounds, until no other layout can be within kHopeful of the fastest.
+  /// Others cannot be chosen, and are dropped.
+  void TimeHopeful() {
+    double fastest = std::numeric_limits<double>::max();
+    size_t timed = 0;
+    while (timed < scored_.size() && scored_[timed].least_us <= kHopeful * fastest) {
+      const size_t count = std::min(kTimedAtOnce, scored_.size() - timed);
+      ParallelFor(
+          count, [&](size_t i) { scorers_[scorer_of_[timed + i]].Time(scored_[timed + i]); }, options_.threads);
+      for (size_t i = 0; i < count; ++i) fastest = std::min(fastest, scored_[timed + i].us);
+      timed += count;
+    }
+    scored_.resize(timed);
+    scorer_of_.resize(timed);
   }
 
   void State(const Groups& groups) {
@@ -117,11 +133,14 @@ class Search {
                        fits ? "leave less free (--reserve 0), " : "");
   }
 
-  /// Scores and their scorers, the fastest first.
-  void Sort() {
+  /// Scores and their scorers, ascending by `us`.
+  void Sort(double Scored::*us) {
     std::vector<size_t> order(scored_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::ranges::sort(order, [&](size_t a, size_t b) { return IsFaster(scored_[a], scored_[b]); });
+    std::ranges::sort(order, [&](size_t i, size_t j) {
+      const Scored &a = scored_[i], &b = scored_[j];
+      return std::tie(a.*us, a.layout, a.split) < std::tie(b.*us, b.layout, b.split);
+    });
     std::vector<Scored> scored;
     std::vector<size_t> scorer_of;
     for (size_t i : order) scored.push_back(std::move(scored_[i])), scorer_of.push_back(scorer_of_[i]);
@@ -147,7 +166,7 @@ class Search {
           if (prefetch != layout.prefetch) Add(other, scored_[i].split, scorer_of_[i]);
         }
     }
-    Sort();
+    Sort(&Scored::us);
   }
   void Add(const Layout& layout, const std::vector<int64_t>& split, size_t scorer) {
     if (split.empty() && layout.prefetch == context_.deck.overlap.prefetch) return;
@@ -235,9 +254,9 @@ class Search {
   const Deck deck_;
   const FixedKeys fixed_;
   const SearchContext context_;
-  FlightsCache flights_;
+  ScheduleCache schedules_;
   std::vector<Scorer> scorers_;  // by group
-  std::vector<Scored> scored_;   // ascending by time
+  std::vector<Scored> scored_;   // ascending by time, once timed
   std::vector<size_t> scorer_of_;
   std::optional<Layout> smallest_;
   int64_t smallest_bytes_ = 0;

@@ -13,6 +13,7 @@ MANY_HEADS = ["model.heads=8", "model.kv_heads=4"]
 UNEVEN = ["model.ffn_dim=89", "model.vocab=263"]
 THREES = ["model.dim=54", "model.heads=9", "model.kv_heads=3", "model.ffn_dim=89", "model.vocab=263", "batch.global=12"]
 ONE_KV_HEAD = ["model.kv_heads=1"]
+FEW_ROWS = [*ONE_KV_HEAD, "model.head_dim=2"]
 EIGHT_LAYERS = ["model.layers=8"]
 TIED = ["model.tie_embeddings=true"]
 GROUPS = ["optimizer.groups=['*norm.weight lr=0.5 decay=0.2', '*.self_attn.* lr=2', '*embed* decay=0']"]
@@ -155,6 +156,10 @@ def plain_table():
         add(1, 2, 2, 1, 1, keys=[zero, EACH])
         add(2, 1, 2, 1, 1, keys=[zero])
         add(1, 1, 2, 2, 1, keys=[zero])
+    # Weights of keys and values with fewer rows than shards: ZeRO shards their columns.
+    add(1, 1, 4, 1, 1, model=FEW_ROWS, keys=[ZERO3])
+    add(1, 1, 4, 1, 2, model=FEW_ROWS, keys=[ZERO2, EACH])
+    add(1, 2, 2, 2, 1, model=[*FEW_ROWS, *MUON], keys=[RING])
     for regather in (ALWAYS, NEVER):
         add(1, 1, 2, 1, 1, keys=[regather])
         add(2, 1, 2, 1, 2, keys=[ZERO3, regather])

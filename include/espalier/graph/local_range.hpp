@@ -17,6 +17,14 @@ inline int64_t ShardsOf(const Type& type, size_t dim, const Mesh& mesh) {
   return shards;
 }
 
+/// The dim on which ZeRO shards a state, of which other axes leave `local`: the first with an element for each of
+/// `shards`, or else the first.
+inline size_t StateDim(const Shape& local, int64_t shards) {
+  for (size_t dim = 0; dim < local.size(); ++dim)
+    if (local[dim] >= shards) return dim;
+  return 0;
+}
+
 /// Volume of the local shape; CHECKs that it does not wrap.
 int64_t LocalVolume(const Type& type, const Mesh& mesh, const Coordinate& coordinate);
 

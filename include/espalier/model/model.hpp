@@ -23,6 +23,8 @@ inline bool KeepsComputeType(Purpose purpose) { return purpose == Purpose::kScor
 struct Split {
   std::vector<int> chunk_of_layer;
   int chunks = 1;
+  /// The number of transformer layers of each chunk.
+  std::vector<int64_t> LayersOfChunks() const;
 };
 
 /// The split of a deck: `pipeline.split` (layers per chunk), or balanced by FLOPs per token, including the head's. The

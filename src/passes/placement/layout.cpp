@@ -1,5 +1,6 @@
 #include "passes/placement/layout.hpp"
 
+#include "espalier/graph/local_range.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -31,9 +32,9 @@ std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
 
 }  // namespace
 
-Placements LayoutPlacements(const std::string& layout, ValueKind kind, const Deck& deck, const Mesh& mesh) {
-  std::string_view rest = layout;
-  bool state = kind == ValueKind::kState;
+Placements LayoutPlacements(const Value& value, const Deck& deck, const Mesh& mesh) {
+  std::string_view rest = value.layout;
+  bool state = value.kind == ValueKind::kState;
   if (rest.ends_with(kStateSuffix)) {
     rest.remove_suffix(kStateSuffix.size());
     state = true;
@@ -46,9 +47,12 @@ Placements LayoutPlacements(const std::string& layout, ValueKind kind, const Dec
       if (mesh.Degree(a) > 1) dim.push_back(a);
     rest.remove_prefix(std::min(n + 1, rest.size()));
   }
-  if (state && !placements.dims.empty())
+  if (state && !placements.dims.empty()) {
+    const Shape local = LocalShape({value.type.dtype, value.type.shape, placements}, mesh, {});
+    std::vector<Axis>& dim = placements.dims[StateDim(local, mesh.GroupSize(kStateAxes))];
     for (Axis a : kStateAxes.List())
-      if (mesh.Degree(a) > 1) placements.dims[0].push_back(a);
+      if (mesh.Degree(a) > 1) dim.push_back(a);
+  }
   return placements;
 }
 

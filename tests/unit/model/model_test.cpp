@@ -7,13 +7,16 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
 
 #include "espalier/data/batch_loader.hpp"
 #include "espalier/executor/cpu_executor.hpp"
+#include "espalier/model/flops.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/program/compile.hpp"
@@ -324,6 +327,64 @@ TEST(Split, BalancesByCostWithTheHead) {
   EXPECT_GT(first, 5);
   EXPECT_EQ(heavy.chunk_of_layer.front(), 0);
   EXPECT_EQ(heavy.chunk_of_layer.back(), 1);
+}
+
+/// The largest load of a split, and all splits of `layers` into `chunks`.
+double LargestLoad(const Deck::Model& m, const std::vector<int64_t>& layers) {
+  double largest = 0;
+  int layer = 0;
+  for (size_t chunk = 0; chunk < layers.size(); ++chunk) {
+    double load = chunk + 1 == layers.size() ? HeadFlopsPerToken(m) : 0;
+    for (int64_t i = 0; i < layers[chunk]; ++i) {
+      const LayerFlops flops = LayerFlopsPerToken(m, KindOf(m, ++layer));
+      load += flops.matmuls + flops.attention;
+    }
+    largest = std::max(largest, load);
+  }
+  return largest;
+}
+void ForEachSplit(int64_t layers, size_t chunks, std::vector<int64_t> begin,
+                  const std::function<void(const std::vector<int64_t>&)>& visit) {
+  if (begin.size() + 1 == chunks) {
+    begin.push_back(layers);
+    return visit(begin);
+  }
+  for (int64_t n = 1; n + static_cast<int64_t>(chunks - begin.size()) - 1 <= layers; ++n) {
+    std::vector<int64_t> more = begin;
+    more.push_back(n);
+    ForEachSplit(layers - n, chunks, more, visit);
+  }
+}
+
+TEST(Split, BalancesKindsOfLayers) {
+  // Layers with full attention cost several times as much as the others here.
+  for (const int full : {1, 3, 5})
+    for (const int chunks : {2, 3, 4}) {
+      const Deck deck = SmallDeck({"model.layers=9", "model.seq_len=2048", "model.sliding_window=8",
+                                   fmt::format("model.full_attention_layers={}", full)});
+      double least = std::numeric_limits<double>::max();
+      ForEachSplit(9, static_cast<size_t>(chunks), {}, [&](const std::vector<int64_t>& layers) {
+        least = std::min(least, LargestLoad(deck.model, layers));
+      });
+      EXPECT_NEAR(LargestLoad(deck.model, SplitLayers(deck, chunks).LayersOfChunks()), least, 1e-9 * least);
+    }
+}
+
+TEST(Split, IsTheGreedyOneOfEqualLayers) {
+  for (const int vocab : {256, 300, 1500, 3000})
+    for (const int chunks : {1, 2, 3, 5, 7}) {
+      const Deck deck = SmallDeck({"model.layers=17", fmt::format("model.vocab={}", vocab)});
+      const LayerFlops flops = LayerFlopsPerToken(deck.model, {});
+      std::vector<int64_t> layers(static_cast<size_t>(chunks), 1);
+      std::vector<double> load(layers.size(), flops.matmuls + flops.attention);
+      load.back() += HeadFlopsPerToken(deck.model);
+      for (int l = chunks; l < 17; ++l) {
+        const auto least = static_cast<size_t>(std::ranges::min_element(load) - load.begin());
+        ++layers[least];
+        load[least] += flops.matmuls + flops.attention;
+      }
+      EXPECT_EQ(SplitLayers(deck, chunks).LayersOfChunks(), layers) << vocab;
+    }
 }
 
 // --- documents of a sample -------------------------------------------------------------------------------------------

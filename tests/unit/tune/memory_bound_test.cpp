@@ -16,14 +16,6 @@ struct Bounds {
   int64_t least = 0, peak = 0;
 };
 
-std::vector<int64_t> LayersPerChunk(const Deck& deck, int chunks) {
-  const Split split = SplitLayers(deck, chunks);
-  std::vector<int64_t> layers(static_cast<size_t>(chunks));
-  for (int l = 1; l <= deck.model.layers; ++l)
-    ++layers[static_cast<size_t>(split.chunk_of_layer[static_cast<size_t>(l)])];
-  return layers;
-}
-
 Bounds BoundsOf(const Deck& deck) {
   const struct Layout layout = LayoutOf(deck);
   const Compilation c = Compile(deck, layout.Ranks(), Purpose::kTrain);
@@ -36,9 +28,10 @@ Bounds BoundsOf(const Deck& deck) {
   struct Layout one = layout;
   one.micro = 1;
   const LayerProfile profile = ProfileLayers(deck, one, nullptr);
+  const Split split = SplitLayers(deck, c.schedule.Chunks());
   bounds.least =
-      LeastBytes({profile, StatesOf(profile, layout), FlightsOf(c.schedule), LayersPerChunk(deck, c.schedule.Chunks()),
-                  layout.micro, c.batch.microbatches, layout.prefetch});
+      LeastBytes({profile, StatesOf(profile, layout), FlightsOf(c.schedule),
+                  PartsOf(deck.model, split.LayersOfChunks()), layout.micro, c.batch.microbatches, layout.prefetch});
   return bounds;
 }
 
@@ -83,7 +76,10 @@ Deck RandomDeck(Draw& draw) {
                                         fmt::format("parallel.reduce_dtype={}", draw.Of({0, 0, 1}) ? "bf16" : "fp32"),
                                         fmt::format("parallel.regather_group={}", draw.Of({0, 2, 3})),
                                         fmt::format("run.device={}", draw.Of({0, 1}) ? "cuda" : "cpu")};
-  if (draw.Of({0, 1, 1}) == 0) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});
+  if (draw.Of({0, 1, 1}) == 0)
+    overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});
+  else if (draw.Of({0, 0, 1}) == 1)
+    overrides.insert(overrides.end(), {"model.sliding_window=10", "model.full_attention_layers=2"});
   if (draw.Of({0, 0, 1}) == 1) overrides.push_back("model.tie_embeddings=true");
   if (draw.Of({0, 0, 1}) == 1) overrides.push_back("precision.moments=bf16");
   return SmallDeck(overrides);

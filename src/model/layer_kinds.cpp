@@ -1,0 +1,26 @@
+#include "espalier/model/layer_kinds.hpp"
+
+#include <algorithm>
+
+namespace espalier {
+
+LayerKind KindOf(const Deck::Model& m, int layer) {
+  return {.window = 0 < m.sliding_window && m.sliding_window < m.seq_len && layer > m.full_attention_layers};
+}
+
+std::vector<LayerKind> KindsOf(const Deck::Model& model) {
+  std::vector<LayerKind> kinds;
+  for (int layer = 1; layer <= model.layers; ++layer)
+    if (const LayerKind kind = KindOf(model, layer); std::ranges::find(kinds, kind) == kinds.end())
+      kinds.push_back(kind);
+  return kinds;
+}
+
+Deck::Model WithLayersOf(Deck::Model model, const LayerKind& kind, int layers) {
+  model.layers = layers;
+  model.full_attention_layers = 0;
+  if (!kind.window) model.sliding_window = 0;
+  return model;
+}
+
+}  // namespace espalier

@@ -100,14 +100,13 @@ inline constexpr auto kChoices<ReduceFrequency> = std::to_array<Choice<ReduceFre
 template <>
 inline constexpr auto kChoices<ContextMode> = std::to_array<Choice<ContextMode>>(
     {{ContextMode::kRing, "ring"}, {ContextMode::kAllGather, "all_gather"}, {ContextMode::kAllToAll, "all_to_all"}});
+/// All but the last, which no deck can choose.
 template <>
-inline constexpr auto kChoices<ScheduleKind> =
-    std::to_array<Choice<ScheduleKind>>({{ScheduleKind::k1F1B, Name(ScheduleKind::k1F1B)},
-                                         {ScheduleKind::kGPipe, Name(ScheduleKind::kGPipe)},
-                                         {ScheduleKind::kInterleaved, Name(ScheduleKind::kInterleaved)},
-                                         {ScheduleKind::kZeroBubbleH1, Name(ScheduleKind::kZeroBubbleH1)},
-                                         {ScheduleKind::kZeroBubbleV, Name(ScheduleKind::kZeroBubbleV)},
-                                         {ScheduleKind::kDualPipeV, Name(ScheduleKind::kDualPipeV)}});
+inline constexpr auto kChoices<ScheduleKind> = [] {
+  std::array<Choice<ScheduleKind>, kScheduleNames.size() - 1> choices{};
+  for (size_t i = 0; i < choices.size(); ++i) choices[i] = {static_cast<ScheduleKind>(i), kScheduleNames[i]};
+  return choices;
+}();
 template <>
 inline constexpr auto kChoices<MatmulPrecision> =
     std::to_array<Choice<MatmulPrecision>>({{MatmulPrecision::kCompute, "compute"}, {MatmulPrecision::kFp8, "fp8"}});

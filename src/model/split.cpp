@@ -11,6 +11,7 @@ namespace espalier {
 namespace {
 
 constexpr double kRounding = 1e-9;  // relative: loads that differ by less are equal
+constexpr double kNever = 1e300;    // a load that no chunk has
 
 /// How good a split is: the largest load counts first, then the sum of squares.
 struct Score {
@@ -35,42 +36,34 @@ std::vector<double> LoadsOf(const Deck::Model& m) {
 }
 
 /// Layers per chunk with the best score; of equal splits the one with more layers in earlier chunks. Dynamic
-/// programming from the last chunk to the first. `at` counts layers before a chunk beyond one for each chunk before.
+/// programming from the last chunk to the first: `best[at]` is the score of the chunks from here on, if the chunks
+/// before have `at` layers more than one each.
 std::vector<int64_t> Balance(const Deck::Model& m, int chunks) {
   const std::vector<double> loads = LoadsOf(m);
-  const int layers = static_cast<int>(loads.size()), spare = layers - chunks;
-  std::vector<Score> best(static_cast<size_t>(spare) + 1), next;
-  std::vector<std::vector<int>> taken(static_cast<size_t>(chunks), std::vector<int>(best.size()));
-  for (int at = 0; at <= spare; ++at) {
-    const double load = std::accumulate(loads.begin() + chunks - 1 + at, loads.end(), 0.0);
-    best[static_cast<size_t>(at)] = {load, load * load};
-    taken.back()[static_cast<size_t>(at)] = layers - (chunks - 1 + at);
-  }
-  for (int chunk = chunks - 2; chunk >= 0; --chunk) {
-    next = std::exchange(best, std::vector<Score>(best.size()));
-    for (int at = 0; at <= spare; ++at) {
+  const size_t spare = loads.size() - static_cast<size_t>(chunks);
+  std::vector<Score> best(spare + 1, {kNever, 0});
+  best[spare] = {};  // after the last chunk no layer is left
+  std::vector<std::vector<size_t>> more(static_cast<size_t>(chunks), std::vector<size_t>(spare + 1));
+  for (size_t chunk = more.size(); chunk-- > 0;) {
+    const std::vector<Score> rest = std::exchange(best, std::vector<Score>(spare + 1, {kNever, 0}));
+    for (size_t at = 0; at <= spare; ++at) {
       double load = 0;
-      for (int n = 1; at + n - 1 <= spare; ++n) {
-        load += loads[static_cast<size_t>(chunk + at + n - 1)];
-        const Score& rest = next[static_cast<size_t>(at + n - 1)];
-        const Score score{std::max(load, rest.largest), load * load + rest.squares};
-        Score& found = best[static_cast<size_t>(at)];
-        // No worse: more layers in this chunk.
-        if (n > 1 && IsBetter(found, score)) {
-          if (load > found.largest * (1 + kRounding)) break;
-          continue;
-        }
-        found = score;
-        taken[static_cast<size_t>(chunk)][static_cast<size_t>(at)] = n;
+      for (size_t to = at; to <= spare && load <= best[at].largest * (1 + kRounding); ++to) {
+        load += loads[chunk + to];
+        const Score score{std::max(load, rest[to].largest), load * load + rest[to].squares};
+        if (IsBetter(best[at], score)) continue;
+        best[at] = score;
+        more[chunk][at] = to - at;
       }
     }
   }
-  std::vector<int64_t> split;
-  for (int chunk = 0, at = 0; chunk < chunks; ++chunk) {
-    split.push_back(taken[static_cast<size_t>(chunk)][static_cast<size_t>(at)]);
-    at += static_cast<int>(split.back()) - 1;
+  std::vector<int64_t> layers;
+  size_t at = 0;
+  for (const std::vector<size_t>& of_chunk : more) {
+    layers.push_back(1 + static_cast<int64_t>(of_chunk[at]));
+    at += of_chunk[at];
   }
-  return split;
+  return layers;
 }
 
 }  // namespace

@@ -17,8 +17,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
+#include <string>
 
 #include "espalier/graph/provenance.hpp"
+#include "espalier/ops/matmul_spec.hpp"
 #include "espalier/ops/op.hpp"
 #include "passes/optimizer/moments.hpp"
 
@@ -30,7 +33,11 @@ constexpr double kEps = 1e-7;
 
 class Writer {
  public:
-  Writer(Graph& graph, const Deck& deck, const MuonScalars& scalars) : graph_(graph), deck_(deck), scalars_(scalars) {}
+  Writer(Graph& graph, const Deck& deck, const MuonScalars& scalars) : graph_(graph), deck_(deck), scalars_(scalars) {
+    for (const Op& op : graph.ops)
+      if (op.kind == OpKind::kMatmul && op.role == Role::kF && MatmulSpecOf(op.attributes).b == "kn")
+        in_out_.emplace(ParameterOf(graph.value(op.inputs[1])));
+  }
 
   /// The matrices of one pair of layers.
   void Append(const std::vector<MuonMatrix>& matrices) {
@@ -124,15 +131,15 @@ class Writer {
     Op op{OpKind::kMuonUpdate,  {scalars_.lr, scalars_.apply, p, s.x}, {p}, {}, Role::kU, s.matrix.layer,
           graph_.value(p).chunk};
     op.attributes.numbers = {{"weight_decay", s.matrix.weight_decay * s.matrix.lr_factor},
-                             {"factor", s.matrix.lr_factor * FactorOf(graph_.value(p).type.shape)}};
+                             {"factor", s.matrix.lr_factor * FactorOf(graph_.value(p))}};
     graph_.AddOp(std::move(op));
   }
 
-  /// What the orthogonal matrix is multiplied by, besides the rate. gpt2 stores weights as [in, out].
-  double FactorOf(const Shape& shape) const {
-    const bool transposed = deck_.model.family == Family::kGpt2;
-    const auto out = static_cast<double>(shape[transposed ? 1 : 0]),
-               in = static_cast<double>(shape[transposed ? 0 : 1]);
+  /// What the orthogonal matrix is multiplied by, besides the rate.
+  double FactorOf(const Value& parameter) const {
+    const Shape& shape = parameter.type.shape;
+    const bool in_out = in_out_.contains(std::string(ParameterOf(parameter)));
+    const auto out = static_cast<double>(shape[in_out ? 1 : 0]), in = static_cast<double>(shape[in_out ? 0 : 1]);
     if (deck_.optimizer.muon_scale == MuonScale::kMatchAdamw) return 0.2 * std::sqrt(std::max(out, in));
     return std::sqrt(std::max(1.0, out / in));
   }
@@ -140,6 +147,7 @@ class Writer {
   Graph& graph_;
   const Deck& deck_;
   const MuonScalars scalars_;
+  std::set<std::string> in_out_;  ///< weights that are stored as [in, out]
 };
 
 }  // namespace

@@ -18,7 +18,6 @@
 #include "commands/simulate/output.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
-#include "espalier/device_memory/workspace.hpp"
 #include "espalier/graph/columns.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
@@ -120,19 +119,6 @@ void PrintMemory(const WorldPlan& plan) {
     for (int64_t bytes : stage.bytes) fmt::print(" {:>13.2f}", double(bytes) / unit);
     fmt::print("\n");
   }
-}
-
-/// The reasons why GPUs use our own attention kernels.
-std::set<std::string> ReasonsForPlainAttention(const WorldPlan& plan) {
-  std::set<std::string> reasons;
-  if (plan.training.deck.run.device != RunDevice::kCuda) return reasons;
-  for (const auto& [rank, program] : plan.programs)
-    for (const Op& op : program.graph->ops)
-      if (op.kind == OpKind::kAttention)
-        reasons.insert(
-            WhyPlainAttention(LocalOpOf(*program.graph, op, program.mesh, plan.training.mesh.CoordinateOf(rank))));
-  reasons.erase("");
-  return reasons;
 }
 
 void PrintPlainAttention(const WorldPlan& plan) {

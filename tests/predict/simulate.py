@@ -258,6 +258,12 @@ def gpus(checks):
     checks.that(figures["device"] == "cuda" and figures["nodes"] == 8, "the cluster's device is planned for")
     checks.that(re.search(r"^planned for cuda \(", text, re.M) and "tokens/s per GPU" in text, "the text says so")
     checks.that(0.2 < figures["mfu"] < figures["mfu_full"] < 0.8, f"mfu {figures['mfu']:.3f}")
+    checks.that("plain_attention" not in figures and "\nattention " not in text, "cuDNN computes its attention")
+    alone, text = simulate(["data.isolate_documents=true", "data.end_token=2"], 64, cluster=H100,
+                           deck=os.path.join(ROOT, "inputs", "llama", "8b.toml"))
+    checks.that(len(alone["plain_attention"]) == 1 and
+                f"attention   not by cuDNN ({alone['plain_attention'][0]}): our own kernels" in text,
+                "isolated documents: the text says that attention takes longer than the step assumes")
     large, _ = simulate(["parallel.tp=8"], 2048, deck=os.path.join(ROOT, "inputs", "llama", "8b.toml"), cluster=H100)
     classes = [rank["ranks"] for rank in large["by_rank"]]
     checks.that(sum(classes) == 2048 and len(classes) == large["classes"] < 2048,

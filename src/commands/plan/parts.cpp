@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "espalier/checkpoint/async_saver.hpp"
+#include "espalier/device_memory/workspace.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/states.hpp"
 
@@ -35,6 +36,18 @@ int64_t LargestStaging(const Compilation& c) {
   return c.deck.checkpoint.asynchronous || c.deck.run.device == RunDevice::kCuda
              ? std::ranges::max(StagingBytes(StateTensors(c), c.mesh))
              : 0;
+}
+
+std::set<std::string> ReasonsForPlainAttention(const WorldPlan& plan) {
+  std::set<std::string> reasons;
+  if (plan.training.deck.run.device != RunDevice::kCuda) return reasons;
+  for (const auto& [rank, program] : plan.programs)
+    for (const Op& op : program.graph->ops)
+      if (op.kind == OpKind::kAttention)
+        reasons.insert(
+            WhyPlainAttention(LocalOpOf(*program.graph, op, program.mesh, plan.training.mesh.CoordinateOf(rank))));
+  reasons.erase("");
+  return reasons;
 }
 
 nlohmann::ordered_json MeshJson(const Mesh& mesh) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ std::string DecimalBytes(int64_t bytes);
 
 /// Host memory that a checkpoint's copy takes on the rank that writes most; 0 if nothing is copied.
 int64_t LargestStaging(const Compilation& compilation);
+
+/// The reasons why GPUs use our own attention kernels; empty if cuDNN computes all.
+std::set<std::string> ReasonsForPlainAttention(const WorldPlan& plan);
 
 /// The degrees of the mesh by axis.
 nlohmann::ordered_json MeshJson(const Mesh& mesh);

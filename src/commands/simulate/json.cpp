@@ -75,6 +75,8 @@ void AddRates(Json& json, const Prediction& prediction, const Figures& f) {
   json["mfu"] = f.mfu;
   json["mfu_full"] = f.mfu_full;
   json["peak_tflops"] = f.peak_tflops;
+  if (const auto reasons = ReasonsForPlainAttention(prediction.plan); !reasons.empty())
+    json["plain_attention"] = reasons;
   json["steps"] = c.deck.run.steps;
   if (BatchRamp(c.deck.batch).Grows()) json["batch_sizes"] = SizesJson(prediction);
   json["days"] = f.run_s / kSecondsOfDay;

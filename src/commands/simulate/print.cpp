@@ -45,6 +45,11 @@ void PrintRates(const Prediction& prediction, const Figures& f) {
              HumanCount(f.tokens_per_s / prediction.ranks()), device);
   fmt::print("mfu         {:.1f} % causal, {:.1f} % with full attention; peak {:.4g} TFLOP/s per {}\n", 100 * f.mfu,
              100 * f.mfu_full, f.peak_tflops, device);
+  if (prediction.target.cluster.attention != AttentionKernels::kPlain)
+    for (const std::string& reason : ReasonsForPlainAttention(prediction.plan))
+      fmt::print(
+          "attention   not by cuDNN ({}): our own kernels compute it, many times slower than this step assumes\n",
+          reason);
   if (const BatchRamp ramp(c.deck.batch); ramp.Grows())
     fmt::print("batch       {}: the run below counts each step with its own time, all else is of {} sequences\n",
                Describe(ramp), c.batch.sequences);

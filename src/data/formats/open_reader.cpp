@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 #include "data/formats/file_reader.hpp"
@@ -56,14 +57,26 @@ bool HasIndex(const std::string& path, OpenFiles& open) {
   return std::string_view(first.data(), first.size()) == kMegatronMagic;
 }
 
-/// The format of a file, for kAuto: by its first bytes, then by its index, then by its name.
-DataFormat GuessFormat(const std::string& path, OpenFiles& open) {
+using FirstBytes = std::array<char, 8>;
+FirstBytes FirstBytesOf(const std::string& path, OpenFiles& open) {
   const InputFile& file = open.Get(path);
-  std::array<char, 8> first{};
+  FirstBytes first{};
   file.ReadAt(0, first.data(), std::min(file.bytes(), std::ssize(first)));
+  return first;
+}
+
+/// The format whose files all begin with these bytes.
+std::optional<DataFormat> FormatOfMagic(const FirstBytes& first) {
   const std::string_view begin(first.data(), first.size());
   for (const Format& format : Formats())
     if (!format.magic.empty() && begin.starts_with(format.magic)) return format.format;
+  return std::nullopt;
+}
+
+/// The format of a file, for kAuto: by its first bytes, then by its index, then by its name.
+DataFormat GuessFormat(const std::string& path, OpenFiles& open) {
+  const FirstBytes first = FirstBytesOf(path, open);
+  if (const auto format = FormatOfMagic(first)) return *format;
   int32_t number;
   std::memcpy(&number, first.data(), sizeof number);
   if (number == kLlmcGpt2 || number == kLlmcLlama3) return DataFormat::kLlmc;
@@ -98,6 +111,10 @@ DataFormat FormatOf(const std::string& path, OpenFiles& open, const DataSettings
   const DataFormat format = settings.format == DataFormat::kAuto ? GuessFormat(path, open) : settings.format;
   if (settings.tokenizer == nullptr && IsText(format) && settings.vocab < 256)
     RefuseData(path, fmt::format("text needs model.vocab >= 256 (a token is a byte); it is {}", settings.vocab));
+  if (IsText(format))
+    if (const auto other = FormatOfMagic(FirstBytesOf(path, open)))
+      RefuseData(path, fmt::format("begins like a file of data.format = \"{}\", not \"{}\": set data.format=auto",
+                                   DeckName(*other), DeckName(format)));
   if (settings.tokenizer != nullptr && IsText(format))
     CheckVocabulary("data.tokenizer", settings.tokenizer->vocab(), "", settings);
   return format;

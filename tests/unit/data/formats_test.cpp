@@ -302,6 +302,10 @@ TEST_F(FormatsTest, AutoTellsFormatsApartAndMixesThem) {
   EXPECT_THAT(Message([&] { OpenTokenSource(settings); }), HasSubstr("6.u16: does not say where documents end"));
   settings.paths = {Path("4*"), Path("8*")};
   EXPECT_EQ(OpenTokenSource(settings)->tokens(), 13);
+  for (const DataFormat text : {DataFormat::kText, DataFormat::kJsonl})
+    EXPECT_THAT(Message([&] { Open(text, {"0.any"}); }),
+                HasSubstr("0.any: begins like a file of data.format = \"tokens\", not \"" +
+                          std::string(DeckName(text)) + "\": set data.format=auto"));
   Write("what", "ever");
   EXPECT_THAT(Message([&] { Open(DataFormat::kAuto, {"*"}); }),
               HasSubstr("what: neither its first bytes nor its name say what it holds: set data.format, or rename it "

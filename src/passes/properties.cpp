@@ -1,0 +1,134 @@
+#include "espalier/passes/properties.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "espalier/graph/columns.hpp"
+#include "espalier/graph/provenance.hpp"
+#include "espalier/ops/strip.hpp"
+#include "espalier/passes/pipeline.hpp"
+#include "espalier/util/error.hpp"
+#include "passes/placement/layout.hpp"
+
+namespace espalier {
+namespace {
+
+class PropertyChecker {
+ public:
+  PropertyChecker(const Graph& graph, const PassContext& context)
+      : graph_(graph), context_(context), is_written_(graph.values.size()) {
+    for (const Op& op : graph.ops)
+      for (int v : op.outputs) is_written_[v] = true;
+  }
+
+  /// The first op or value for which a property does not hold; "" if it holds.
+  std::string OffenceAgainst(Property property) {
+    for (size_t i = 0; i < graph_.ops.size(); ++i)
+      if (const Op& op = graph_.ops[i]; !Holds(property, op))
+        return fmt::format("op {} {}{}", i, op.kind, op.outputs.empty() ? "" : " -> " + NameOf(op.outputs[0]));
+    for (size_t v = 0; v < graph_.values.size(); ++v)
+      if (!Holds(property, static_cast<int>(v))) return NameOf(static_cast<int>(v));
+    return "";
+  }
+
+ private:
+  const std::string& NameOf(int value) const { return graph_.value(value).name; }
+
+  bool Holds(Property property, const Op& op) const {
+    switch (property) {
+      case Property::kSingleUpdates:
+        return std::ranges::count_if(op.outputs, [&](int v) { return IsParameter(graph_.value(v)); }) <= 1;
+      case Property::kCastCopies:
+        return op.role != Role::kU ||
+               std::ranges::none_of(op.outputs, [&](int v) { return graph_.value(v).kind == ValueKind::kCache; });
+      case Property::kReshards:
+        return !IsReshard(op.kind) || op.kind == OpKind::kReshard;
+      case Property::kLowered:
+        return op.kind != OpKind::kReshard;
+      case Property::kSingleMessages:
+        return !IsCollective(op.kind) || op.inputs.size() == 1;
+      case Property::kUnfused:
+        return !IsFused(op);
+      case Property::kWhole:
+        return !StripOf(op);
+      case Property::kUncut:
+        return !IsBetweenStages(op.kind) && op.kind != OpKind::kGatherStages;
+      case Property::kCut:
+        return op.kind == OpKind::kGatherStages ||
+               std::ranges::all_of(op.inputs, [&](int v) { return IsAt(graph_.value(v), op.chunk); });
+      default:
+        return true;
+    }
+  }
+
+  bool Holds(Property property, int value) {
+    const Value& v = graph_.value(value);
+    switch (property) {
+      case Property::kUnplaced:
+        return v.type.placements.Partial().Empty() &&
+               std::ranges::all_of(v.type.placements.dims, [](const std::vector<Axis>& axes) { return axes.empty(); });
+      case Property::kPlaced:
+        return (v.kind != ValueKind::kState && v.kind != ValueKind::kInput) || v.layout.empty() ||
+               v.type.placements == PlacementsOf(v);
+      case Property::kDifferentiated:
+        return !IsTrained(v) || IsMade(GradientName(ParameterOf(v)));
+      case Property::kSummed:
+        return !IsParameter(v) || IsAccumulator(GradientName(ParameterOf(v)));
+      case Property::kSingleUpdates:
+        return !IsTrained(v) || is_written_[value];
+      default:
+        return true;
+    }
+  }
+
+  static bool IsFused(const Op& op) {
+    if (op.kind == OpKind::kMatmul) return op.inputs.size() != 2 && !op.attributes.texts.contains(kColumns);
+    return op.kind == OpKind::kCrossEntropy || (op.kind == OpKind::kLogitsSum && op.inputs.size() == 2);
+  }
+  /// On the stage of an op of this chunk; for an op of all stages, on all of them.
+  bool IsAt(const Value& v, int chunk) const {
+    const std::vector<int>& stage = context_.stage_of_chunk;
+    if (v.chunk == kAllChunks) return true;
+    return chunk == kAllChunks ? std::ranges::max(stage) == 0 : stage[v.chunk] == stage[chunk];
+  }
+  const Placements& PlacementsOf(const Value& v) {
+    const auto [found, fresh] = placements_.try_emplace({v.layout, v.kind});
+    if (fresh) found->second = LayoutPlacements(v.layout, v.kind, context_.deck, context_.mesh);
+    return found->second;
+  }
+  bool IsTrained(const Value& v) const { return context_.purpose == Purpose::kTrain && IsParameter(v); }
+  bool IsMade(const std::string& name) const {
+    const int id = graph_.FindOrNone(name);
+    return id >= 0 && is_written_[id];
+  }
+  bool IsAccumulator(const std::string& name) const {
+    const int id = graph_.FindOrNone(name);
+    return id < 0 || graph_.value(id).kind == ValueKind::kAccumulator;
+  }
+
+  const Graph& graph_;
+  const PassContext& context_;
+  std::vector<bool> is_written_;                                             // by value
+  std::map<std::pair<std::string_view, ValueKind>, Placements> placements_;  // by layout
+};
+
+}  // namespace
+
+std::string_view Name(Property property) {
+#define ESPALIER_PROPERTY(name, sentence) sentence,
+  static constexpr std::string_view kNames[] = {ESPALIER_PROPERTIES(ESPALIER_PROPERTY)};
+#undef ESPALIER_PROPERTY
+  return kNames[static_cast<size_t>(property)];
+}
+
+void CheckProperties(const Graph& graph, const PassContext& context, Properties properties, std::string_view after) {
+  PropertyChecker checker(graph, context);
+  for (Property property : kProperties) {
+    const std::string offence = properties.Has(property) ? checker.OffenceAgainst(property) : "";
+    CHECK(offence.empty(), "after {}: it is not so that {}: {}", after, Name(property), offence);
+  }
+}
+
+}  // namespace espalier

@@ -1,5 +1,7 @@
 #include "espalier/passes/pipeline.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "espalier/ops/verify.hpp"
@@ -32,32 +34,20 @@ Properties PropertiesAfter(std::span<const Pass> passes) {
   return held;
 }
 
-namespace {
-
-Properties RequiredBy(std::span<const Pass> passes) {
-  Properties all;
-  for (const Pass& pass : passes) all = all | pass.required;
-  return all;
-}
-
-}  // namespace
-
 void RunPasses(Graph& graph, const PassContext& context, const PassObserver& observe, Verification verification) {
   const Properties at_the_end = PropertiesAfter(Passes());
   RepeatedVerifier verifier;
-  const auto verify = [&](Properties properties, std::string_view after) {
-    verifier.Verify(graph, after);
-    CheckProperties(graph, context, properties, after);
-  };
   const bool every_pass = verification == Verification::kEveryPass;
-  if (every_pass) verify(kPropertiesOfModels, "model");
-  for (size_t i = 0; i < Passes().size(); ++i) {
-    const Pass& pass = Passes()[i];
+  if (every_pass) verifier.Verify(graph, "model");
+  for (const Pass& pass : Passes()) {
+    if (every_pass) CheckProperties(graph, context, pass.required, fmt::format("before {}", pass.name));
     pass.run(graph, context);
-    if (every_pass) verify(PropertiesAfter(Passes().first(i + 1)) & RequiredBy(Passes().subspan(i + 1)), pass.name);
+    if (every_pass) verifier.Verify(graph, pass.name);
+    if (every_pass) CheckProperties(graph, context, pass.established, fmt::format("after {}", pass.name));
     if (observe) observe(pass.name, graph);
   }
-  verify(at_the_end, "all passes");
+  if (!every_pass) verifier.Verify(graph, "all passes");
+  CheckProperties(graph, context, at_the_end, "after all passes");
 }
 
 }  // namespace espalier

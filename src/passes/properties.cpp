@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "espalier/graph/columns.hpp"
@@ -15,21 +16,34 @@
 namespace espalier {
 namespace {
 
+constexpr Properties kOfOps = Property::kSingleUpdates | Property::kCastCopies | Property::kReshards |
+                              Property::kLowered | Property::kSingleMessages | Property::kUnfused | Property::kWhole |
+                              Property::kUncut | Property::kCut;
+constexpr Properties kOfValues =
+    Property::kUnplaced | Property::kPlaced | Property::kDifferentiated | Property::kSummed | Property::kSingleUpdates;
+
+std::vector<Property> ListOf(Properties properties) {
+  std::vector<Property> list;
+  std::ranges::copy_if(kProperties, std::back_inserter(list), [&](Property p) { return properties.Has(p); });
+  return list;
+}
+
 class PropertyChecker {
  public:
-  PropertyChecker(const Graph& graph, const PassContext& context)
-      : graph_(graph), context_(context), is_written_(graph.values.size()) {
-    for (const Op& op : graph.ops)
-      for (int v : op.outputs) is_written_[v] = true;
-  }
+  PropertyChecker(const Graph& graph, const PassContext& context) : graph_(graph), context_(context) {}
 
-  /// The first op or value for which a property does not hold; "" if it holds.
-  std::string OffenceAgainst(Property property) {
+  /// The first property that does not hold, and the op or value for which it does not; "" if all hold.
+  std::string Offence(Properties properties) {
+    const std::vector<Property> of_ops = ListOf(properties & kOfOps), of_values = ListOf(properties & kOfValues);
     for (size_t i = 0; i < graph_.ops.size(); ++i)
-      if (const Op& op = graph_.ops[i]; !Holds(property, op))
-        return fmt::format("op {} {}{}", i, op.kind, op.outputs.empty() ? "" : " -> " + NameOf(op.outputs[0]));
+      for (Property property : of_ops)
+        if (const Op& op = graph_.ops[i]; !Holds(property, op))
+          return fmt::format("{}: op {} {}{}", Name(property), i, op.kind,
+                             op.outputs.empty() ? "" : " -> " + NameOf(op.outputs[0]));
     for (size_t v = 0; v < graph_.values.size(); ++v)
-      if (!Holds(property, static_cast<int>(v))) return NameOf(static_cast<int>(v));
+      for (Property property : of_values)
+        if (!Holds(property, static_cast<int>(v)))
+          return fmt::format("{}: {}", Name(property), NameOf(static_cast<int>(v)));
     return "";
   }
 
@@ -39,7 +53,8 @@ class PropertyChecker {
   bool Holds(Property property, const Op& op) const {
     switch (property) {
       case Property::kSingleUpdates:
-        return std::ranges::count_if(op.outputs, [&](int v) { return IsParameter(graph_.value(v)); }) <= 1;
+        return op.role != Role::kU ||
+               std::ranges::count_if(op.outputs, [&](int v) { return IsParameter(graph_.value(v)); }) <= 1;
       case Property::kCastCopies:
         return op.role != Role::kU ||
                std::ranges::none_of(op.outputs, [&](int v) { return graph_.value(v).kind == ValueKind::kCache; });
@@ -77,7 +92,7 @@ class PropertyChecker {
       case Property::kSummed:
         return !IsParameter(v) || IsAccumulator(GradientName(ParameterOf(v)));
       case Property::kSingleUpdates:
-        return !IsTrained(v) || is_written_[value];
+        return !IsTrained(v) || IsWritten(value);
       default:
         return true;
     }
@@ -99,9 +114,17 @@ class PropertyChecker {
     return found->second;
   }
   bool IsTrained(const Value& v) const { return context_.purpose == Purpose::kTrain && IsParameter(v); }
-  bool IsMade(const std::string& name) const {
+  bool IsMade(const std::string& name) {
     const int id = graph_.FindOrNone(name);
-    return id >= 0 && is_written_[id];
+    return id >= 0 && IsWritten(id);
+  }
+  bool IsWritten(int value) {
+    if (is_written_.empty()) {
+      is_written_.resize(graph_.values.size());
+      for (const Op& op : graph_.ops)
+        for (int v : op.outputs) is_written_[v] = true;
+    }
+    return is_written_[value];
   }
   bool IsAccumulator(const std::string& name) const {
     const int id = graph_.FindOrNone(name);
@@ -110,7 +133,7 @@ class PropertyChecker {
 
   const Graph& graph_;
   const PassContext& context_;
-  std::vector<bool> is_written_;                                             // by value
+  std::vector<bool> is_written_;                                             // by value; empty until it is asked for
   std::map<std::pair<std::string_view, ValueKind>, Placements> placements_;  // by layout
 };
 
@@ -123,12 +146,9 @@ std::string_view Name(Property property) {
   return kNames[static_cast<size_t>(property)];
 }
 
-void CheckProperties(const Graph& graph, const PassContext& context, Properties properties, std::string_view after) {
-  PropertyChecker checker(graph, context);
-  for (Property property : kProperties) {
-    const std::string offence = properties.Has(property) ? checker.OffenceAgainst(property) : "";
-    CHECK(offence.empty(), "after {}: it is not so that {}: {}", after, Name(property), offence);
-  }
+void CheckProperties(const Graph& graph, const PassContext& context, Properties properties, std::string_view place) {
+  const std::string offence = PropertyChecker(graph, context).Offence(properties);
+  CHECK(offence.empty(), "{}: it is not so that {}", place, offence);
 }
 
 }  // namespace espalier

@@ -3,8 +3,8 @@
 // programs of other purposes than its own, or where the deck turns it off. What it does is in the source of its name,
 // with a picture.
 //
-// A property holds until a pass ends it, and is checked after each pass until then. Those that passes end at last hold
-// from the start (kPropertiesOfModels). A place that only makes programs faster needs no property.
+// Before the first pass kPropertiesOfModels hold. A property holds until a pass ends it. Graphs are checked for what a
+// pass requires before it, and for what it establishes after it. A place that only makes programs faster needs none.
 #pragma once
 
 #define ESPALIER_PASSES(X)                                                                                             \

@@ -58,7 +58,7 @@ inline constexpr Properties kPropertiesOfModels = Property::kUnplaced | Property
                                                   Property::kSingleMessages | Property::kUnfused | Property::kWhole |
                                                   Property::kUncut;
 
-/// Throws InvariantError, which names `after` (a pass), the property and where it does not hold.
-void CheckProperties(const Graph& graph, const PassContext& context, Properties properties, std::string_view after);
+/// Throws InvariantError, which names `place` (as in "before fuse"), the property, and the op or value that lacks it.
+void CheckProperties(const Graph& graph, const PassContext& context, Properties properties, std::string_view place);
 
 }  // namespace espalier

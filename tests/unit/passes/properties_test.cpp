@@ -84,7 +84,7 @@ struct Two {
     degrees.fill(1);
     degrees[Axis::kPp] = degrees[Axis::kDpShard] = 2;
     const PassContext context{deck, Mesh(degrees), {0, 1}, TraitsOf(deck.pipeline.schedule)};
-    return MessageOf([&] { CheckProperties(ParseGraph(graph), context, property, "a pass"); });
+    return MessageOf([&] { CheckProperties(ParseGraph(graph), context, property, "after a pass"); });
   }
 };
 
@@ -190,7 +190,7 @@ TEST(Properties, EvaluationNeedsNoGradientsAndNoUpdates) {
   const Deck deck{};
   const PassContext context{deck, Mesh(), {0}, TraitsOf(deck.pipeline.schedule), Purpose::kEvaluate};
   const Graph graph = ParseGraph("value parameters/w : f32[8] state step chunk 0\n");
-  EXPECT_NO_THROW(CheckProperties(graph, context, kDifferentiated | kSummed | kSingleUpdates, "a pass"));
+  EXPECT_NO_THROW(CheckProperties(graph, context, kDifferentiated | kSummed | kSingleUpdates, "after a pass"));
 }
 
 TEST(Properties, ARowThatClaimsTooMuchIsRefused) {

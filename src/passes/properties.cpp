@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "espalier/graph/columns.hpp"
 #include "espalier/graph/provenance.hpp"
@@ -30,11 +33,19 @@ std::vector<Property> ListOf(Properties properties) {
 
 class PropertyChecker {
  public:
-  PropertyChecker(const Graph& graph, const PassContext& context) : graph_(graph), context_(context) {}
+  PropertyChecker(const Graph& graph, const PassContext& context, Properties properties)
+      : graph_(graph), context_(context), properties_(properties), is_written_(graph.values.size()) {
+    if (properties.Has(Property::kDifferentiated) || properties.Has(Property::kSummed))
+      for (const Value& v : graph.values)
+        if (IsGradientOfWeight(v)) gradients_[ParameterOf(v)] = static_cast<int>(&v - graph.values.data());
+    if (properties.Has(Property::kDifferentiated) || properties.Has(Property::kSingleUpdates))
+      for (const Op& op : graph.ops)
+        for (int v : op.outputs) is_written_[v] = true;
+  }
 
   /// The first property that does not hold, and the op or value for which it does not; "" if all hold.
-  std::string Offence(Properties properties) {
-    const std::vector<Property> of_ops = ListOf(properties & kOfOps), of_values = ListOf(properties & kOfValues);
+  std::string Offence() {
+    const std::vector<Property> of_ops = ListOf(properties_ & kOfOps), of_values = ListOf(properties_ & kOfValues);
     for (size_t i = 0; i < graph_.ops.size(); ++i)
       for (Property property : of_ops)
         if (const Op& op = graph_.ops[i]; !Holds(property, op))
@@ -88,11 +99,11 @@ class PropertyChecker {
         return (v.kind != ValueKind::kState && v.kind != ValueKind::kInput) || v.layout.empty() ||
                v.type.placements == PlacementsOf(v);
       case Property::kDifferentiated:
-        return !IsTrained(v) || IsMade(GradientName(ParameterOf(v)));
+        return !IsTrained(v) || (GradientOf(v) >= 0 && is_written_[GradientOf(v)]);
       case Property::kSummed:
-        return !IsParameter(v) || IsAccumulator(GradientName(ParameterOf(v)));
+        return !IsParameter(v) || GradientOf(v) < 0 || graph_.value(GradientOf(v)).kind == ValueKind::kAccumulator;
       case Property::kSingleUpdates:
-        return !IsTrained(v) || IsWritten(value);
+        return !IsTrained(v) || is_written_[value];
       default:
         return true;
     }
@@ -114,26 +125,17 @@ class PropertyChecker {
     return found->second;
   }
   bool IsTrained(const Value& v) const { return context_.purpose == Purpose::kTrain && IsParameter(v); }
-  bool IsMade(const std::string& name) {
-    const int id = graph_.FindOrNone(name);
-    return id >= 0 && IsWritten(id);
-  }
-  bool IsWritten(int value) {
-    if (is_written_.empty()) {
-      is_written_.resize(graph_.values.size());
-      for (const Op& op : graph_.ops)
-        for (int v : op.outputs) is_written_[v] = true;
-    }
-    return is_written_[value];
-  }
-  bool IsAccumulator(const std::string& name) const {
-    const int id = graph_.FindOrNone(name);
-    return id < 0 || graph_.value(id).kind == ValueKind::kAccumulator;
+  /// -1: none.
+  int GradientOf(const Value& weight) const {
+    const auto found = gradients_.find(ParameterOf(weight));
+    return found == gradients_.end() ? -1 : found->second;
   }
 
   const Graph& graph_;
   const PassContext& context_;
-  std::vector<bool> is_written_;                                             // by value; empty until it is asked for
+  const Properties properties_;
+  std::vector<bool> is_written_;                                             // by value
+  std::unordered_map<std::string_view, int> gradients_;                      // by weight
   std::map<std::pair<std::string_view, ValueKind>, Placements> placements_;  // by layout
 };
 
@@ -147,7 +149,7 @@ std::string_view Name(Property property) {
 }
 
 void CheckProperties(const Graph& graph, const PassContext& context, Properties properties, std::string_view place) {
-  const std::string offence = PropertyChecker(graph, context).Offence(properties);
+  const std::string offence = PropertyChecker(graph, context, properties).Offence();
   CHECK(offence.empty(), "{}: it is not so that {}", place, offence);
 }
 

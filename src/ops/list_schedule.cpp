@@ -116,7 +116,7 @@ class StripScheduler : ListScheduler {
     return best;
   }
 
-  /// -1: none, or a message that can be issued should go first.
+  /// -1: none is open, or a message should go first.
   int BestKernel(bool has_message) const {
     int best = -1, filler = -1;
     const auto key = [&](int t) { return std::tuple(Start(t), !FeedsSoon(t), At(t).stage, At(t).strip); };
@@ -164,17 +164,17 @@ class StripScheduler : ListScheduler {
 /// Other messages may use the same links, so that one takes so many times as long; tasks are ordered for that.
 constexpr double kMessagePatience = 4;
 
-/// A message waits for the kernels issued before it.
-struct FullLanes : ListScheduler {
+/// A message waits for the kernels issued before it, whose memory it may get.
+struct ReusedMemory : ListScheduler {
   using ListScheduler::ListScheduler;
   void Issue(int t) { ListScheduler::Issue(t, IsMessage(t) ? LaneEnd(kComputeLane) : 0); }
 };
 
-class MessageScheduler : FullLanes {
+class MessageScheduler : ReusedMemory {
  public:
   explicit MessageScheduler(const std::vector<LaneTask>& tasks)
-      : FullLanes(tasks, kMessagePatience), exposed_(tasks.size()), after_message_(tasks.size()) {
-    FullLanes as_given(tasks, kMessagePatience);
+      : ReusedMemory(tasks, kMessagePatience), exposed_(tasks.size()), after_message_(tasks.size()) {
+    ReusedMemory as_given(tasks, kMessagePatience);
     for (int t = 0; t < Size(); ++t) {
       for (int e : At(t).needs) {
         if (IsMessage(e) || after_message_[e]) after_message_[t] = true;
@@ -245,7 +245,7 @@ std::vector<int> ScheduleStrips(const std::vector<LaneTask>& tasks) { return Str
 std::vector<int> ScheduleMessages(const std::vector<LaneTask>& tasks) { return MessageScheduler(tasks).Run(); }
 
 double TimeOf(const std::vector<LaneTask>& tasks, const std::vector<int>& order) {
-  FullLanes lanes(tasks);
+  ReusedMemory lanes(tasks);
   for (int t : order) lanes.Issue(t);
   return lanes.End();
 }

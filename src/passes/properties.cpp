@@ -19,12 +19,6 @@
 namespace espalier {
 namespace {
 
-constexpr Properties kOfOps = Property::kSingleUpdates | Property::kCastCopies | Property::kReshards |
-                              Property::kLowered | Property::kSingleMessages | Property::kUnfused | Property::kWhole |
-                              Property::kUncut | Property::kCut;
-constexpr Properties kOfValues =
-    Property::kUnplaced | Property::kPlaced | Property::kDifferentiated | Property::kSummed | Property::kSingleUpdates;
-
 std::vector<Property> ListOf(Properties properties) {
   std::vector<Property> list;
   std::ranges::copy_if(kProperties, std::back_inserter(list), [&](Property p) { return properties.Has(p); });
@@ -45,14 +39,14 @@ class PropertyChecker {
 
   /// The first property that does not hold, and the op or value for which it does not; "" if all hold.
   std::string Offence() {
-    const std::vector<Property> of_ops = ListOf(properties_ & kOfOps), of_values = ListOf(properties_ & kOfValues);
+    const std::vector<Property> wanted = ListOf(properties_);
     for (size_t i = 0; i < graph_.ops.size(); ++i)
-      for (Property property : of_ops)
+      for (Property property : wanted)
         if (const Op& op = graph_.ops[i]; !Holds(property, op))
           return fmt::format("{}: op {} {}{}", Name(property), i, op.kind,
                              op.outputs.empty() ? "" : " -> " + NameOf(op.outputs[0]));
     for (size_t v = 0; v < graph_.values.size(); ++v)
-      for (Property property : of_values)
+      for (Property property : wanted)
         if (!Holds(property, static_cast<int>(v)))
           return fmt::format("{}: {}", Name(property), NameOf(static_cast<int>(v)));
     return "";

@@ -16,9 +16,10 @@ inline constexpr int kNoLane = -1, kComputeLane = 0, kMessageLane = 1;
 struct LaneTask {
   int lane = kComputeLane;      ///< any number; kNoLane: it takes no time
   double time = 0;              ///< in any unit
-  bool fills_gaps = false;      ///< no task of forward or backward needs it: gradients of weights
-  int strip = 0, stage = 0;     ///< for ScheduleStrips: of rows; the number of messages of the region before it
-  double until_message = 0;     ///< for ScheduleLists: of kernels, to the next message of its list
+  bool fills_gaps = false;      ///< nothing in forward or backward needs it, such as a gradient of weights
+  int strip = 0;                ///< for ScheduleStrips: its strip of rows
+  int stage = 0;                ///< for ScheduleStrips: how many messages of its region come before it
+  double until_message = 0;     ///< for ScheduleLists: time of kernels from it to the next message of its list
   std::vector<int> needs = {};  ///< tasks that end before it starts; lower numbers than its own
   std::vector<int> after = {};  ///< tasks that are issued before it, but may end later; lower numbers, too
 };
@@ -38,7 +39,7 @@ std::vector<int> ScheduleStrips(const std::vector<LaneTask>& tasks);
 /// wait for no message, in the order given, and last those that read one. A message waits for the kernels issued before
 /// it, which may have used the memory that it gets.
 std::vector<int> ScheduleMessages(const std::vector<LaneTask>& tasks);
-/// The time of an order, if messages wait as they do there.
+/// The time that an order takes, where messages wait for kernels as in ScheduleMessages.
 double TimeOf(const std::vector<LaneTask>& tasks, const std::vector<int>& order);
 
 }  // namespace espalier

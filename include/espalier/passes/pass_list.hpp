@@ -4,7 +4,7 @@
 // with a picture.
 //
 // Before the first pass kPropertiesOfModels hold. A property holds until a pass ends it. Graphs are checked for what a
-// pass requires before it, and for what it establishes after it. A place that only makes programs faster needs none.
+// pass requires before it, and for what it establishes after it. A place that is about speed alone needs none.
 #pragma once
 
 #define ESPALIER_PASSES(X)                                                                                             \

@@ -44,7 +44,6 @@ class Properties {
   constexpr Properties(Property property) : bits_(uint32_t{1} << static_cast<int>(property)) {}
   constexpr bool Has(Property property) const { return (bits_ & Properties(property).bits_) != 0; }
   constexpr Properties operator|(Properties others) const { return Properties(bits_ | others.bits_); }
-  constexpr Properties operator&(Properties others) const { return Properties(bits_ & others.bits_); }
   constexpr Properties Without(Properties others) const { return Properties(bits_ & ~others.bits_); }
 
  private:

@@ -16,7 +16,7 @@
 // which sum over rows, read whole values; they come after the last strip of what preceded them. Only rows are split,
 // never a contracted dim, so the order of every sum stays.
 //
-// The order within a region is that of a list schedule (strips/list_schedule.hpp) with rough times, which follow from
+// The order within a region is that of a list schedule (ops/list_schedule.hpp) with rough times, which follow from
 // the graph alone: a deck compiles to the same program for every cluster.
 #include <algorithm>
 #include <map>
@@ -27,11 +27,11 @@
 #include "espalier/graph/provenance.hpp"
 #include "espalier/graph/rewriter.hpp"
 #include "espalier/graph/transfers.hpp"
+#include "espalier/ops/list_schedule.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/ops/rough_time.hpp"
 #include "espalier/ops/strip.hpp"
 #include "espalier/passes/pipeline.hpp"
-#include "strips/list_schedule.hpp"
 
 namespace espalier {
 namespace {
@@ -107,8 +107,8 @@ class StripCutter {
   void Close() {
     if (const std::optional<Strip> strip = StripOfRegion()) {
       std::vector<Op> parts;
-      const std::vector<StripTask> tasks = TasksOf(*strip, parts);
-      for (int task : ListSchedule(tasks)) graph_.ops.push_back(std::move(parts[static_cast<size_t>(task)]));
+      const std::vector<LaneTask> tasks = TasksOf(*strip, parts);
+      for (int task : ScheduleStrips(tasks)) graph_.ops.push_back(std::move(parts[static_cast<size_t>(task)]));
     } else {
       for (Item& item : region_) graph_.ops.push_back(std::move(item.op));
     }
@@ -141,8 +141,8 @@ class StripCutter {
   /// The ops of a region in strips, and what has to come before each: what it reads, the strips before it, and ops of
   /// its kind that are not split. Gathers of parameters keep their place; a transfer over cp is issued when what it
   /// needs is made.
-  std::vector<StripTask> TasksOf(Strip strip, std::vector<Op>& parts) {
-    std::vector<StripTask> tasks;
+  std::vector<LaneTask> TasksOf(Strip strip, std::vector<Op>& parts) {
+    std::vector<LaneTask> tasks;
     std::map<int, std::vector<int>> makers;  // by value of the region: one task, or one per strip
     int last_first_strip = -1, last_kept = -1, stage = 0;
     std::map<bool, int> last_filler;  // of kernels, and of messages
@@ -153,15 +153,15 @@ class StripCutter {
       for (strip.index = 0; strip.index < (item.split ? strip.count : 1); ++strip.index) {
         Op part = item.op;
         if (item.split) SetStrip(part, strip);
-        StripTask task = TaskOf(part);
-        task.after = Needed(part, item.split ? strip.index : -1, makers);
-        if (strip.index > 0) task.after.push_back(static_cast<int>(tasks.size()) - 1);
-        if (item.split && strip.index == 0 && last_kept >= 0) task.after.push_back(last_kept);
-        if (kept && last_first_strip >= 0) task.after.push_back(last_first_strip);
+        LaneTask task = TaskOf(part);
+        task.needs = Needed(part, item.split ? strip.index : -1, makers);
+        if (strip.index > 0) task.needs.push_back(static_cast<int>(tasks.size()) - 1);
+        if (item.split && strip.index == 0 && last_kept >= 0) task.needs.push_back(last_kept);
+        if (kept && last_first_strip >= 0) task.needs.push_back(last_first_strip);
         task.stage = stage;
-        const bool message = task.lane == StripTask::Lane::kMessage;
+        const bool message = task.lane == kMessageLane;
         if (const auto before = last_filler.find(message); !main && before != last_filler.end())
-          task.after.push_back(before->second);
+          task.needs.push_back(before->second);
         if (!main) last_filler[message] = first;
         tasks.push_back(std::move(task));
         parts.push_back(std::move(part));
@@ -189,15 +189,15 @@ class StripCutter {
     return needed;
   }
 
-  StripTask TaskOf(const Op& op) const {
-    StripTask task{.strip = 0, .after = {}};
+  LaneTask TaskOf(const Op& op) const {
+    LaneTask task;
     const std::optional<Strip> strip = StripOf(op);
     if (strip) task.strip = strip->index;
     task.fills_gaps = op.role != Role::kF && op.role != Role::kB;
     const bool message = IsTensorCollective(op);
     const bool other = op.inputs.empty() || IsReshard(op.kind) || IsCommunication(op.kind);
-    task.lane = message ? StripTask::Lane::kMessage : other ? StripTask::Lane::kNone : StripTask::Lane::kCompute;
-    if (task.lane != StripTask::Lane::kNone) task.time = RoughTime(graph_, op, mesh_);
+    task.lane = message ? kMessageLane : other ? kNoLane : kComputeLane;
+    if (task.lane != kNoLane) task.time = RoughTime(graph_, op, mesh_);
     return task;
   }
 

@@ -1,17 +1,21 @@
 #include "job_ops.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <ranges>
 #include <set>
 
 #include "espalier/graph/transfers.hpp"
+#include "espalier/ops/list_schedule.hpp"
 #include "espalier/ops/op.hpp"
-#include "take_turns.hpp"
+#include "espalier/ops/rough_time.hpp"
 
 namespace espalier {
 namespace {
 
 constexpr int kLayersUnderLateSums = 2;
+
+static_assert(static_cast<int>(Lane::kCompute) == kComputeLane, "AppendTasks numbers lanes like Lane");
 
 bool IsWork(const Op& op) { return Define(op.kind).kernel.work.flops != nullptr; }
 
@@ -80,6 +84,27 @@ std::vector<JobOp> OfMicrobatch(int microbatch, const std::vector<int>& ops) {
   return list;
 }
 
+/// Appends a list of ops, which keep their order. Its sends come after all tasks so far.
+void AppendTasks(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, const std::vector<int>& list,
+                 std::vector<LaneTask>& tasks) {
+  const int begin = static_cast<int>(tasks.size());
+  std::map<int, int> writers;  // by value: the last op of the list so far that writes it
+  for (int id : list) {
+    const Op& op = graph.op(id);
+    const int number = static_cast<int>(tasks.size());
+    LaneTask task{.lane = static_cast<int>(facts.ops[id].lane), .time = RoughTime(graph, op, mesh)};
+    for (int v : op.inputs)
+      if (const auto found = writers.find(v); found != writers.end()) task.needs.push_back(found->second);
+    for (int v : op.outputs) writers[v] = number;
+    if (number > begin) task.after.push_back(number - 1);
+    if (begin > 0 && facts.ops[id].lane == Lane::kPpSend) task.after.push_back(begin - 1);
+    tasks.push_back(std::move(task));
+  }
+  double until = std::numeric_limits<double>::infinity();
+  for (auto task = tasks.rbegin(); task != tasks.rend() - begin; ++task)
+    task->until_message = until = task->lane == kComputeLane ? until + task->time : 0;
+}
+
 }  // namespace
 
 int MessageAddedBy(const Graph& graph, const Op& op) {
@@ -107,17 +132,20 @@ JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const s
 
 JobOps Interleave(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, const JobOps& a, const JobOps& b) {
   JobOps both;
+  std::vector<LaneTask> tasks;
   std::vector<int> ops[2];
   for (int microbatch : {0, 1}) {
     const JobOps& job = microbatch == 0 ? a : b;
     for (const JobOp& op : job.first) both.first.push_back({op.op, microbatch});
     for (const JobOp& op : job.ops) ops[microbatch].push_back(op.op);
+    AppendTasks(graph, facts, mesh, ops[microbatch], tasks);
     for (const JobOp& op : job.late) both.late.push_back({op.op, microbatch});
   }
   std::vector<size_t> positions[2];  // by microbatch and op: where it went
-  for (int microbatch : TakeTurns(graph, facts, mesh, ops[0], ops[1])) {
-    positions[microbatch].push_back(both.ops.size());
-    both.ops.push_back({ops[microbatch][positions[microbatch].size() - 1], microbatch});
+  for (int task : ScheduleLists(tasks)) {
+    const int microbatch = task < std::ssize(ops[0]) ? 0 : 1;
+    both.ops.push_back({ops[microbatch][positions[microbatch].size()], microbatch});
+    positions[microbatch].push_back(both.ops.size() - 1);
   }
   const auto position = [&](int microbatch, size_t index) {
     return index < positions[microbatch].size() ? positions[microbatch][index] : both.ops.size();

@@ -25,7 +25,7 @@ struct JobOp {
 };
 
 /// The ops of one chunk and some roles, without receives, in graph order: parts of a microbatch are interleaved, so a W
-/// matmul is next to the B of its layer. Or those of two such jobs that take turns (take_turns.hpp).
+/// matmul is next to the B of its layer. Or the ops of two such jobs, interleaved (ops/list_schedule.hpp).
 struct JobOps {
   /// Gathers of parameters before the first matmul of the job. Empty with FirstGathers::kAtTheStart.
   std::vector<JobOp> first;
@@ -46,8 +46,9 @@ int MessageAddedBy(const Graph& graph, const Op& op);
 JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const std::vector<Role>& roles, LastSums sums,
                 FirstGathers gathers);
 
-/// Two jobs of different microbatches as one: the ops of `a` and `b`, each in its order, take turns. Sends of `a` come
-/// before those of `b`, as in the order of messages (schedule/receives.cpp).
+/// Two jobs of different microbatches as one, so that the messages of one overlap with the kernels of the other. The
+/// ops of `a` and of `b` keep their order. Sends of `b` come after all ops of `a`, as in the order of messages
+/// (schedule/receives.cpp).
 JobOps Interleave(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, const JobOps& a, const JobOps& b);
 
 }  // namespace espalier

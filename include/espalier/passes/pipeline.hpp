@@ -11,6 +11,7 @@
 #include "espalier/mesh/mesh.hpp"
 #include "espalier/model/model.hpp"
 #include "espalier/passes/pass_list.hpp"
+#include "espalier/passes/properties.hpp"
 
 namespace espalier {
 
@@ -23,17 +24,23 @@ struct PassContext {
   Purpose purpose = Purpose::kTrain;
 };
 
-#define ESPALIER_DECLARE_PASS(name, Function, why) void Function(Graph& graph, const PassContext& context);
+#define ESPALIER_DECLARE_PASS(name, Function, required, established, ended, why) \
+  void Function(Graph& graph, const PassContext& context);
 ESPALIER_PASSES(ESPALIER_DECLARE_PASS)
 #undef ESPALIER_DECLARE_PASS
 
 struct Pass {
   std::string_view name;
   void (*run)(Graph& graph, const PassContext& context);
+  Properties required, established, ended;
   std::string_view why;  ///< it is at this place
 };
 /// In order.
 std::span<const Pass> Passes();
+
+/// The properties of a graph after all of these passes. Throws InvariantError, which names the pass and the property,
+/// if one is required that no earlier pass establishes, or that one has ended.
+Properties PropertiesAfter(std::span<const Pass> passes);
 
 /// When the graph is verified: after every pass, which names the pass that broke it, or once after the last one.
 enum class Verification : uint8_t { kEveryPass, kAtTheEnd };
@@ -41,7 +48,7 @@ enum class Verification : uint8_t { kEveryPass, kAtTheEnd };
 /// Sees the graph after a pass.
 using PassObserver = std::function<void(std::string_view pass, const Graph& graph)>;
 
-/// Runs every pass on a forward graph, in order, and verifies. `observe` may be empty.
+/// Runs every pass on a forward graph, in order, and verifies the graph and its properties. `observe` may be empty.
 void RunPasses(Graph& graph, const PassContext& context, const PassObserver& observe = {},
                Verification verification = Verification::kEveryPass);
 

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "espalier/comm/pack.hpp"
-#include "espalier/util/what_of.hpp"
+#include "espalier/util/message_of.hpp"
 
 namespace espalier {
 namespace {
@@ -31,7 +31,7 @@ Outcome Attempt(const std::function<std::string()>& work, const FailureRules& ru
     return {rules.status.value_or(ExitStatus::kFault), error.what()};
   } catch (const std::exception& error) {
     if (!rules.status) throw;
-    return {*rules.status, WhatOf(error)};
+    return {*rules.status, MessageOf(error)};
   }
 }
 

@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kLeastName = 12;
+constexpr size_t kMinName = 12;
 
 /// "a.txt", or "a.txt document 3".
 struct NamedScore {
@@ -53,7 +53,7 @@ void Print(const Evaluated& all, bool documents) {
   fmt::print("windows     {} tokens, one every {}; on {}: {}\n\n", all.seq_len, all.stride, Counted(all.ranks, "rank"),
              all.mesh);
   const std::vector<NamedScore> rows = RowsOf(all, documents);
-  size_t width = kLeastName;
+  size_t width = kMinName;
   for (const NamedScore& row : rows) width = std::max(width, row.name.size());
   fmt::print("{:<{}} {:>9} {:>10} {:>9} {:>11} {:>10}\n", "file", width, "documents", "targets", "loss", "perplexity",
              "bits/byte");

@@ -156,11 +156,11 @@ std::vector<LocalTensor> FromFolder(const std::vector<StateTensor>& tensors, con
 }
 
 void Warn(const NotFiniteWeights& not_finite) {
-  constexpr size_t kMostNamed = 20;
+  constexpr size_t kMaxNamed = 20;
   std::vector<std::string> tensors;
   for (const auto& [name, count] : not_finite)
-    if (tensors.size() < kMostNamed) tensors.push_back(fmt::format("{} ({})", name, count));
-  if (not_finite.size() > kMostNamed) tensors.push_back(fmt::format("{} more", not_finite.size() - kMostNamed));
+    if (tensors.size() < kMaxNamed) tensors.push_back(fmt::format("{} ({})", name, count));
+  if (not_finite.size() > kMaxNamed) tensors.push_back(fmt::format("{} more", not_finite.size() - kMaxNamed));
   if (!not_finite.empty())
     spdlog::warn("weights that are NaN or infinite, with which no step is finite: {}", fmt::join(tensors, ", "));
 }

@@ -43,7 +43,7 @@ void Announce(const std::vector<TextForm::Prompt>& prompts, int64_t window) {
 }
 
 /// `longest`: tokens of the longest text that the model has continued.
-void SayIfSlow(int64_t longest, int64_t window) {
+void ReportIfSlow(int64_t longest, int64_t window) {
   if (longest > window)
     fmt::print(stderr,
                "espalier: the model sees {} tokens (model.seq_len): in a longer text each new token took as long as a "
@@ -125,7 +125,7 @@ int SampleCommand(const SampleOptions& options) {
   }
   if (file) file->Close();
   if (options.tensorboard) WriteTexts(folder, options, dir, texts);
-  SayIfSlow(seen, deck.model.seq_len);
+  ReportIfSlow(seen, deck.model.seq_len);
   return static_cast<int>(ExitStatus::kDone);
 }
 

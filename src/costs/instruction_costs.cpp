@@ -37,7 +37,7 @@ InstructionCost InstructionCosts::Price(const Instruction& instruction) {
   if (IsBetweenStages(op.kind)) return Message(op);
   if (op.kind == OpKind::kGatherStages) return GatherStages(op, std::ssize(instruction.inputs));
   if (!IsCommunication(op.kind)) return Kernel(op, instruction.accumulate);
-  return OfItsLike(op, false, [&] {
+  return CachedCost(op, false, [&] {
     InstructionCost cost = Collective(op, ReducedBytes(op, WireBytes(graph_, op, program_.mesh, coordinate_)));
     cost.us += PackingUs(op);
     return cost;
@@ -45,7 +45,7 @@ InstructionCost InstructionCosts::Price(const Instruction& instruction) {
 }
 
 template <typename Make>
-const InstructionCost& InstructionCosts::OfItsLike(const Op& op, bool accumulate, const Make& make) {
+const InstructionCost& InstructionCosts::CachedCost(const Op& op, bool accumulate, const Make& make) {
   const auto [it, fresh] = by_signature_.try_emplace({signatures_.Of(op), op.role, accumulate});
   if (fresh) it->second = make();
   return it->second;
@@ -54,7 +54,7 @@ const InstructionCost& InstructionCosts::OfItsLike(const Op& op, bool accumulate
 InstructionCost InstructionCosts::Kernel(const Op& op, bool accumulate) {
   if (merged_ && merged_->IsNeedless(op)) return {};
   if (const MergedMatmul* group = merged_ ? merged_->Find(op) : nullptr) return {MergedUs(op, *group, accumulate)};
-  InstructionCost cost = OfItsLike(op, accumulate, [&]() -> InstructionCost {
+  InstructionCost cost = CachedCost(op, accumulate, [&]() -> InstructionCost {
     const Cost alone = costs_.Kernel(LocalOpOf(graph_, op, program_.mesh, coordinate_), accumulate);
     return {alone.us, alone.source, Port::kNone};
   });

@@ -22,7 +22,7 @@ class InstructionCosts {
   InstructionCost Price(const Instruction& instruction);
   /// The cost by signature and role of an op; `make` computes it once.
   template <typename Make>
-  const InstructionCost& OfItsLike(const Op& op, bool accumulate, const Make& make);
+  const InstructionCost& CachedCost(const Op& op, bool accumulate, const Make& make);
   InstructionCost Kernel(const Op& op, bool accumulate);
   /// Time of the merged GEMM, divided among its parts by FLOPs.
   double MergedUs(const Op& op, const MergedMatmul& group, bool accumulate) const;

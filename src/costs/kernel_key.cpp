@@ -264,11 +264,11 @@ void SetTensors(const KernelKey& key, RebuiltOp& rebuilt) {
 
 /// Fills the shapes; false if the numbers of types or sizes do not fit the op.
 bool Fill(const KernelKey& key, RebuiltOp& rebuilt) {
-  constexpr int64_t kMostTensors = 1 << 20;
+  constexpr int64_t kMaxTensors = 1 << 20;
   const OpDefinition::PerTensor per = PerTensorOf(rebuilt.op);
   if (per.inputs > 0) {
     if (rebuilt.input_dtypes.size() != per.shared + per.inputs || rebuilt.output_dtypes.size() != per.outputs ||
-        key.sizes.size() != 2 || key.sizes[0] > kMostTensors)
+        key.sizes.size() != 2 || key.sizes[0] > kMaxTensors)
       return false;
     return SetTensors(key, rebuilt), true;
   }
@@ -280,7 +280,7 @@ bool Fill(const KernelKey& key, RebuiltOp& rebuilt) {
   }
   const Einsum einsum = DimsOf(rebuilt.op, std::vector<Shape>(rebuilt.input_dtypes.size(), Shape{1}));
   if (GroupsOf(rebuilt.op, einsum).empty()) {
-    if (key.sizes.size() != 1 || key.sizes[0] < 1 || key.sizes[0] > kMostTensors) return false;
+    if (key.sizes.size() != 1 || key.sizes[0] < 1 || key.sizes[0] > kMaxTensors) return false;
     rebuilt.inputs.assign(static_cast<size_t>(key.sizes[0]), {});
     rebuilt.input_dtypes.resize(static_cast<size_t>(key.sizes[0]), rebuilt.input_dtypes[0]);
     rebuilt.outputs.assign(einsum.outputs.size(), {});

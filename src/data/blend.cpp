@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMostTurns = int64_t{1} << 53;
+constexpr int64_t kMaxTurns = int64_t{1} << 53;
 
 /// digits x 10^exponent.
 struct Decimal {
@@ -57,10 +57,10 @@ std::vector<int64_t> Exact(const std::vector<double>& weights) {
   for (const Decimal& decimal : decimals) {
     int64_t number = decimal.digits;
     for (int e = decimal.exponent; e > least; --e) {
-      if (number > kMostTurns / 10) return {};
+      if (number > kMaxTurns / 10) return {};
       number *= 10;
     }
-    if (number > kMostTurns - total) return {};
+    if (number > kMaxTurns - total) return {};
     total += number;
     whole.push_back(number);
   }

@@ -15,7 +15,7 @@ namespace espalier {
 namespace {
 
 /// Cells that ranks count before rank 0 takes the counts: 128 GiB of data, 64 MiB of counts.
-constexpr int64_t kMostCells = int64_t{1} << 22;
+constexpr int64_t kMaxCells = int64_t{1} << 22;
 
 DocumentCoder CoderOf(const std::string& path, OpenFiles& open, const DataSettings& settings) {
   return DocumentCoder(settings, FormatOf(path, open, settings));
@@ -133,8 +133,8 @@ int64_t MakeIndices(const DataSettings& settings, World& world, const BeforeFile
   int64_t cells = 0;
   for (const Uncounted& file : files) cells += file.Cells();
   IndicesWriter indices(files, settings);  // used on rank 0
-  for (int64_t begin = 0; begin < cells; begin += kMostCells) {
-    const int64_t count = std::min(kMostCells, cells - begin);
+  for (int64_t begin = 0; begin < cells; begin += kMaxCells) {
+    const int64_t count = std::min(kMaxCells, cells - begin);
     const auto share = [&](int rank) { return begin + count * rank / world.Size(); };
     std::vector<CountedPart> mine;
     OnAllRanks(world,

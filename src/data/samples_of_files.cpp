@@ -12,14 +12,14 @@ namespace {
 constexpr int64_t kBlocks = 64;
 constexpr int64_t kSampleBytes = int64_t{1} << 16;
 constexpr int64_t kEndsBytes = int64_t{1} << 22;  // limit for both ends, over all files
-constexpr int64_t kLeastEndBytes = 256;
+constexpr int64_t kMinEndBytes = 256;
 
 class Sampler {
  public:
   Sampler(std::vector<DataFile>& files, OpenFiles& open, const std::function<void()>& before_file)
       : files_(files), open_(open), before_file_(before_file) {
     const int64_t share = kEndsBytes / 2 / std::max<int64_t>(1, std::ssize(files));
-    end_bytes_ = std::clamp(share, kLeastEndBytes, kSampleBytes);
+    end_bytes_ = std::clamp(share, kMinEndBytes, kSampleBytes);
   }
 
   void Run() {

@@ -29,8 +29,8 @@ int64_t BatchRamp::SequencesUpTo(int64_t step) const {
 }
 
 int64_t BatchRamp::StepsWithin(int64_t sequences) const {
-  constexpr int64_t kMost = int64_t{1} << 31;                           // more than a run may have
-  int64_t fit = 0, too_many = std::min(sequences / start_, kMost) + 1;  // no step has fewer than start_
+  constexpr int64_t kMax = int64_t{1} << 31;                           // more than a run may have
+  int64_t fit = 0, too_many = std::min(sequences / start_, kMax) + 1;  // no step has fewer than start_
   while (too_many - fit > 1) {
     const int64_t middle = fit + (too_many - fit) / 2;
     (SequencesUpTo(middle) <= sequences ? fit : too_many) = middle;

@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-constexpr double kMost = 1e6;
+constexpr double kMax = 1e6;
 
 std::vector<std::string> WordsOf(std::string_view text) {
   std::vector<std::string> words;
@@ -24,11 +24,11 @@ std::vector<std::string> WordsOf(std::string_view text) {
   return words;
 }
 
-/// A number from 0 to kMost; nothing for any other text.
+/// A number from 0 to kMax; nothing for any other text.
 std::optional<double> NumberOf(std::string_view text) {
   double x = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-  if (error != std::errc() || end != text.data() + text.size() || !(x >= 0 && x <= kMost)) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size() || !(x >= 0 && x <= kMax)) return std::nullopt;
   return x;
 }
 
@@ -39,7 +39,7 @@ std::string TakeSetting(const std::string& word, ParameterGroup& group, bool& ha
   if (equals == word.npos || (key != "lr" && key != "decay")) return fmt::format("\"{}\" is no setting", word);
   if (key == "lr" ? has_lr : group.decay.has_value()) return fmt::format("{} is given twice", key);
   const std::optional<double> value = NumberOf(std::string_view(word).substr(equals + 1));
-  if (!value) return fmt::format("\"{}\" must have a number from 0 to {:g}", word, kMost);
+  if (!value) return fmt::format("\"{}\" must have a number from 0 to {:g}", word, kMax);
   if (key == "decay") {
     group.decay = value;
   } else {

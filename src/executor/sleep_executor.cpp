@@ -28,8 +28,8 @@ Kernel FindNoKernel(std::string_view) {
 }
 
 nanoseconds Dilated(double us, double dilation) {
-  constexpr double kMostNs = 1e18;  // about thirty years
-  return nanoseconds(static_cast<int64_t>(std::min(us * dilation * 1e3, kMostNs)));
+  constexpr double kMaxNs = 1e18;  // about thirty years
+  return nanoseconds(static_cast<int64_t>(std::min(us * dilation * 1e3, kMaxNs)));
 }
 
 /// Returns early on a signal.

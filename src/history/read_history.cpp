@@ -74,7 +74,7 @@ class Reader {
  private:
   void LeaveOut(const std::string& why) {
     ++history_.unread_lines;
-    if (history_.unread.size() < kMostUnread) history_.unread.push_back({number_, why});
+    if (history_.unread.size() < kMaxUnread) history_.unread.push_back({number_, why});
   }
 
   void RequireAny() const {

@@ -100,9 +100,9 @@ class ConfigReader {
   }
   void Missing(const std::string& key) { errors_.push_back(fmt::format("{}: {}: missing", place_, key)); }
   int64_t Whole(const std::string& key, const json& value, int64_t least) {
-    constexpr int64_t kMost = INT32_MAX;
-    if (value.is_number_integer() && value >= least && value <= kMost) return value.get<int64_t>();
-    Refuse(key, value, fmt::format("{} to {}", least, kMost));
+    constexpr int64_t kMax = INT32_MAX;
+    if (value.is_number_integer() && value >= least && value <= kMax) return value.get<int64_t>();
+    Refuse(key, value, fmt::format("{} to {}", least, kMax));
     return least;
   }
 

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
-constexpr int64_t kMostBytes = int64_t{16} << 20;
+constexpr int64_t kMaxBytes = int64_t{16} << 20;
 constexpr std::string_view kRemedy = "make it anew by `espalier calibrate`, or set run.product_plans = \"\"";
 
 [[noreturn]] void Refuse(const std::string& source, const std::string& what) {
@@ -129,7 +129,7 @@ GemmPlans ParseGemmPlans(std::string_view text, const std::string& source) {
 }
 
 GemmPlans ReadGemmPlans(const std::string& path) {
-  return ParseGemmPlans(ReadFile(path, {"file of GEMM plans", kMostBytes, kRemedy}), path);
+  return ParseGemmPlans(ReadFile(path, {"file of GEMM plans", kMaxBytes, kRemedy}), path);
 }
 
 void CheckMadeFor(const GemmPlans& plans, std::string_view gpu, std::string_view library, const std::string& source) {

@@ -30,11 +30,11 @@ constexpr Section kDecks = {"decks", "Keys of the decks that differ", WriteDecks
 
 /// "3 runs: a, b, c".
 std::string TitleOfPage(const std::vector<RunOnPage>& runs) {
-  constexpr size_t kMostNames = 4;
+  constexpr size_t kMaxNames = 4;
   std::string names;
-  for (size_t r = 0; r < std::min(runs.size(), kMostNames); ++r) names += (r == 0 ? "" : ", ") + runs[r].name();
+  for (size_t r = 0; r < std::min(runs.size(), kMaxNames); ++r) names += (r == 0 ? "" : ", ") + runs[r].name();
   if (runs.size() == 1) return "Run " + names;
-  return fmt::format("{} runs: {}{}", runs.size(), names, runs.size() > kMostNames ? ", ..." : "");
+  return fmt::format("{} runs: {}{}", runs.size(), names, runs.size() > kMaxNames ? ", ..." : "");
 }
 
 }  // namespace

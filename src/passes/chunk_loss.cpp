@@ -30,9 +30,9 @@ namespace espalier {
 namespace {
 
 /// Logits of one rank's chunk, where the number of chunks is automatic: few against the memory of a GPU.
-constexpr int64_t kMostBytes = int64_t{512} << 20;
+constexpr int64_t kMaxBytes = int64_t{512} << 20;
 /// Rows of a chunk then: 16 tiles of 128, so that the products of a chunk are as fast as that of the whole.
-constexpr int64_t kLeastRows = 2048;
+constexpr int64_t kMinRows = 2048;
 
 class LossChunker {
  public:
@@ -110,8 +110,8 @@ class LossChunker {
         const Type& type = graph_.value(graph_.ops[i].outputs[0]).type;
         bytes = std::max(bytes, LocalVolume(type, mesh_, {}) * SizeOf(type.dtype));
       }
-    const int64_t wanted = (bytes + kMostBytes - 1) / kMostBytes;
-    return std::clamp<int64_t>(rows_ / kLeastRows, 1, std::max<int64_t>(wanted, 1));
+    const int64_t wanted = (bytes + kMaxBytes - 1) / kMaxBytes;
+    return std::clamp<int64_t>(rows_ / kMinRows, 1, std::max<int64_t>(wanted, 1));
   }
 
   // --- one chunk after the other

@@ -301,7 +301,7 @@ class Emitter {
 ProgramMaker::ProgramMaker(const Compilation& compilation) : common_(std::make_unique<const Common>(compilation)) {}
 ProgramMaker::~ProgramMaker() = default;
 
-Program ProgramMaker::Make(const Coordinate& coordinate, int64_t reserved_bytes, MemoryCourse* course) const {
+Program ProgramMaker::Make(const Coordinate& coordinate, int64_t reserved_bytes, MemoryTimeline* course) const {
   std::vector<int> job_ends;
   Program program = Emitter(*common_, coordinate[Axis::kPp]).Run(job_ends);
   PlanMemory(program, common_->facts, coordinate, job_ends, reserved_bytes, course);

@@ -20,7 +20,7 @@ namespace {
 class MemoryPlanner {
  public:
   MemoryPlanner(Program& program, const GraphFacts& facts, const Coordinate& coordinate,
-                const std::vector<int>& job_ends, int64_t reserved_bytes, MemoryCourse* course)
+                const std::vector<int>& job_ends, int64_t reserved_bytes, MemoryTimeline* course)
       : program_(program),
         graph_(*program.graph),
         facts_(facts),
@@ -416,7 +416,7 @@ class MemoryPlanner {
   const Coordinate coordinate_;
   const std::vector<int>& job_ends_;
   const int64_t reserved_bytes_;
-  MemoryCourse* const course_;       // null: not asked for
+  MemoryTimeline* const course_;     // null: not asked for
   std::vector<int64_t> bytes_;       // by value; -1: not computed yet
   std::vector<int64_t> workspaces_;  // by signature of the op; -1: not computed yet
   std::vector<int> number_;          // by value: among those of its frequency on this stage; -1: on another stage
@@ -435,7 +435,7 @@ class MemoryPlanner {
 }  // namespace
 
 void PlanMemory(Program& program, const GraphFacts& facts, const Coordinate& coordinate,
-                const std::vector<int>& job_ends, int64_t reserved_bytes, MemoryCourse* course) {
+                const std::vector<int>& job_ends, int64_t reserved_bytes, MemoryTimeline* course) {
   MemoryPlanner(program, facts, coordinate, job_ends, reserved_bytes, course).Run();
 }
 

@@ -361,11 +361,11 @@ void Reporter::Show(const std::string& line) {
   console_->Show(line);
 }
 
-void Reporter::Doing(int64_t step, std::string_view what) {
+void Reporter::SetActivity(int64_t step, std::string_view what) {
   ShowNow(fmt::format("{:>{}}  {} ...", step, StepWidth(options_.steps), what));
 }
 
-void Reporter::Doing(std::string_view what) { ShowNow(fmt::format("{} ...", what)); }
+void Reporter::SetActivity(std::string_view what) { ShowNow(fmt::format("{} ...", what)); }
 
 void Reporter::ShowNow(const std::string& line) {
   if (Silent()) return;

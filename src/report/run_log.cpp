@@ -74,7 +74,7 @@ RunLog::RunLog(int rank, Verbosity verbosity)
 
 RunLog::~RunLog() { spdlog::set_default_logger(former_); }
 
-void RunLog::Doing(std::string_view what) {
+void RunLog::SetActivity(std::string_view what) {
   if (shows_) sink_->Show(what);
 }
 

@@ -117,12 +117,12 @@ void Clocks::StartKernel(int clock) {
 }
 
 double Clocks::JitterOf(int clock, int item) const {
-  constexpr double kLeast = 0.1;
+  constexpr double kMin = 0.1;
   const int64_t rank = world_.clocks[static_cast<size_t>(clock)].rank;
   const int instruction = clocks_[static_cast<size_t>(clock)].items->instruction[static_cast<size_t>(item)];
   const double normal =
       NormalAt(static_cast<int64_t>(options_.seed), "simulate.jitter", rank << 32 | static_cast<int64_t>(instruction));
-  return std::max(kLeast, 1 + options_.jitter * normal);
+  return std::max(kMin, 1 + options_.jitter * normal);
 }
 
 void Clocks::ArriveAtGroup(int clock, int lane) {

@@ -62,7 +62,7 @@ std::string FinalState(const Run& run, const Outcome& outcome, bool saved) {
                      CheckpointFolder(run.deck()));
 }
 
-void SayEnd(const Run& run, const Outcome& outcome, ExitStatus status) {
+void ReportEnd(const Run& run, const Outcome& outcome, ExitStatus status) {
   ReportLateness(run, outcome);
   run.reporter.SaySummary();
   if (!run.IsRankZero()) return;
@@ -71,7 +71,7 @@ void SayEnd(const Run& run, const Outcome& outcome, ExitStatus status) {
 
 /// Throws if the run failed, the same on every rank.
 void ThrowIfFailed(const Run& run, const Outcome& outcome, ExitStatus status, bool saved) {
-  if (outcome.ruined) throw AgreedError(*outcome.error);  // its message has the remedy
+  if (outcome.state_unusable) throw AgreedError(*outcome.error);  // its message has the remedy
   if (outcome.error)
     throw AgreedError(status, fmt::format("{}; {}", outcome.error->what(), FinalState(run, outcome, saved)));
   if (saved) return;
@@ -97,7 +97,7 @@ ExitStatus Finish(const Run& run, const Outcome& outcome) {
     if (run.IsRankZero() && status == ExitStatus::kDone)
       WriteWhole(DoneFile(run.deck()), fmt::format("step {}\n", outcome.last_step));
   });
-  SayEnd(run, outcome, status);
+  ReportEnd(run, outcome, status);
   ThrowIfFailed(run, outcome, status, saved);
   return status;
 }

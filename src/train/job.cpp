@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "espalier/util/agreed_error.hpp"
-#include "espalier/util/what_of.hpp"
+#include "espalier/util/message_of.hpp"
 
 namespace espalier {
 
@@ -25,7 +25,7 @@ ExitStatus RunJob(const Journey& journey, const std::function<void()>& when_star
     } catch (const UserError& error) {
       world.Fail(error.what(), error.status());
     } catch (const std::exception& error) {
-      world.Fail(WhatOf(error));
+      world.Fail(MessageOf(error));
     }
   }
   throw *agreed;

@@ -58,7 +58,7 @@ Run SetUp(const RunOptions& options, std::string faults, Start& start, World& wo
 
   // Programs and their memory, while rank 0 checks in the background that the programs of all ranks fit together.
   auto& world_check = parts.Make<WorldCheck>(deck, device.Kind(), world);
-  log.Doing("compiling the programs");
+  log.SetActivity("compiling the programs");
   const auto& programs = parts.Make<Programs>(deck, world, mpi, device);
   const InstructionTimes* instruction_times = nullptr;
   OnAllRanks(world, [&] { instruction_times = &parts.Make<InstructionTimes>(deck, programs, world.Rank()); });

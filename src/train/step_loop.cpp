@@ -57,7 +57,7 @@ Outcome StepLoop::Train() {
   if (!AllStepsDone() && AgreeOnFlags().stop) SaveUnlessThere();
   if (step_ > 0 && !Stopped() && (AllStepsDone() || ValidatesAfter(step_)))
     Validate();  // the start that trained this step may have ended before its validation
-  if (!AllStepsDone() && !Stopped()) run_.reporter.Doing(NextStep(), "the first step of this start");
+  if (!AllStepsDone() && !Stopped()) run_.reporter.SetActivity(NextStep(), "the first step of this start");
   while (!AllStepsDone() && !Stopped()) {
     while (MayBegin()) BeginStep();
     StepRecord record = AwaitStep();
@@ -73,7 +73,7 @@ Outcome StepLoop::Train() {
     run_.checkpoints.Report();
     if (AllStepsDone() || (!Stopped() && ValidatesAfter(step_))) Validate();
   }
-  return {first_step_, step_, Stopped(), error_, ruined_, late_ms_ / std::max(stepped_ms_, 1e-9)};
+  return {first_step_, step_, Stopped(), error_, state_unusable_, late_ms_ / std::max(stepped_ms_, 1e-9)};
 }
 
 // Steps.
@@ -97,7 +97,7 @@ double StepLoop::GrowthAfter(int64_t step) const {
 }
 
 /// The size of a start's first step is in the announcement. After a rollback the batch may be smaller again.
-void StepLoop::SaySize(int64_t step) {
+void StepLoop::ReportSize(int64_t step) {
   const int64_t before = std::exchange(sequences_, ramp().SequencesOf(step));
   if (before != 0 && before != sequences_) run_.reporter.Grows(step, sequences_);
 }
@@ -105,7 +105,7 @@ void StepLoop::SaySize(int64_t step) {
 void StepLoop::BeginStep() {
   FaultPoint("step");
   const int64_t step = NextStep();
-  SaySize(step);
+  ReportSize(step);
   const Runnable& runnable = run_.programs.TrainingOf(step).runnable;
   if (loader_ != nullptr) runnable.Fill(loader_->Next(), run_.programs.layout().positions);
   // The wait for the batch counts as time of this step, although it happened at the end of the previous one.
@@ -246,7 +246,7 @@ bool StepLoop::Save() {
   save_due_ = skipped_ && !end;
   if (save_due_) return true;
   const Moment moment = !end ? Moment::kBetweenSteps : skipped_ ? Moment::kAfterSkip : Moment::kAtTheEnd;
-  run_.reporter.Doing(step_, "saving");
+  run_.reporter.SetActivity(step_, "saving");
   const SaveStart save =
       run_.watch.During(Activity::kSaving, [&] { return run_.checkpoints.Save(step_, HistoryOfSteps(), moment); });
   save_wait_ms_ += save.blocked_ms;
@@ -266,7 +266,7 @@ bool StepLoop::ValidatesAfter(int64_t step) const {
 void StepLoop::Validate() {
   if (run_.evaluation == nullptr) return;
   const auto before = Clock::now();
-  run_.reporter.Doing(step_, "validating");
+  run_.reporter.SetActivity(step_, "validating");
   StopOnError([&] {
     run_.reporter.Validation(step_, run_.watch.During(Activity::kEvaluating, [&] { return run_.evaluation->Loss(); }));
   });
@@ -324,7 +324,7 @@ void StepLoop::GiveUp(const std::string& reason, const std::string& remedy) {
   run_.checkpoints.Finish();
   const std::string good = OnRankZero(run_.world, [&] { return LastGoodCheckpoint(run_, proven_); });
   error_ = AgreedError(ExitStatus::kFault, {reason, Hint(fmt::format("{}; to try: {}", good, remedy))});
-  ruined_ = true;
+  state_unusable_ = true;
   phase_ = Phase::kStopped;
 }
 

@@ -45,7 +45,7 @@ struct Outcome {
   int64_t last_step = 0;             ///< the last awaited step
   bool stopped = false;              ///< before run.steps
   std::optional<AgreedError> error;  ///< error that ended the run
-  bool ruined = false;               ///< the state after the last step is unusable, and was not saved
+  bool state_unusable = false;       ///< the state after the last step is unusable, and was not saved
   double late_share = 0;             ///< share of the time of all steps (StepTimes::late_ms)
 };
 
@@ -85,7 +85,7 @@ class StepLoop {
   // Steps.
   bool MayBegin();
   double GrowthAfter(int64_t step) const;
-  void SaySize(int64_t step);
+  void ReportSize(int64_t step);
   void BeginStep();
   StepRecord AwaitStep();
   void DiscardStepsInFlight();
@@ -124,7 +124,7 @@ class StepLoop {
   int64_t sequences_ = 0;  ///< sequences of the last step that was begun; 0: none was
   Phase phase_ = Phase::kRunning;
   std::optional<AgreedError> error_;  ///< ends the run once its state is saved
-  bool ruined_ = false;               ///< the last step made the state unusable: it is not saved
+  bool state_unusable_ = false;       ///< the last step made the state unusable: it is not saved
 
   // Batches.
   std::unique_ptr<BatchLoader> loader_;  ///< null on a device that only waits

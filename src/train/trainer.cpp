@@ -56,7 +56,7 @@ void ChooseHowThreadsWait(const RunOptions& options) {
 ExitStatus TrainIn(const RunOptions& options, World& world, MpiWorld* mpi, Parts& parts) {
   // 1. Start: the deck, the data, the run directory, and the checkpoints to try. All ranks have the same.
   RunLog& log = parts.Make<RunLog>(world.Rank(), options.verbosity);
-  log.Doing("opening the data");
+  log.SetActivity("opening the data");
   const std::string faults = AnnounceFaults(world);
   Start& start = parts.Make<Start>(FindStart(options, world));
   StartTimes times{.found_ms = MillisecondsSince(options.began)};
@@ -69,7 +69,7 @@ ExitStatus TrainIn(const RunOptions& options, World& world, MpiWorld* mpi, Parts
   times.set_up_ms = MillisecondsSince(options.began);
 
   // 3. State: weights and moments, from a checkpoint or initial ones.
-  run.reporter.Doing(start.checkpoints.empty() ? "making the initial weights" : "loading the checkpoint");
+  run.reporter.SetActivity(start.checkpoints.empty() ? "making the initial weights" : "loading the checkpoint");
   const int64_t first_step = Restore(run, start);
   times.state_ms = MillisecondsSince(options.began);
 

@@ -11,7 +11,7 @@ namespace espalier {
 namespace {
 
 // Shorter parts of a sequence than this are considered only up to a cp of kAlwaysCp.
-constexpr int64_t kLeastTokens = 1024;
+constexpr int64_t kMinTokens = 1024;
 constexpr int kAlwaysCp = 4;
 
 std::vector<int> Degrees(int ranks) {
@@ -67,8 +67,7 @@ Groups GroupsOf(const SearchContext& c) {
     const bool one_node = tp <= c.costs.cluster().ranks_per_node || c.fixed.Has("parallel.tp");
     for (int cp : Degrees(c.ranks / tp)) {
       if (!matches("parallel.cp", cp, c.deck.parallel.cp)) continue;
-      const bool long_enough =
-          cp <= kAlwaysCp || c.deck.model.seq_len / cp >= kLeastTokens || c.fixed.Has("parallel.cp");
+      const bool long_enough = cp <= kAlwaysCp || c.deck.model.seq_len / cp >= kMinTokens || c.fixed.Has("parallel.cp");
       for (ContextMode mode : ModesOf(c, cp)) {
         if (!SuitsModel(c.deck, tp, cp, mode)) continue;
         if (one_node && long_enough) found.groups.push_back({tp, cp, mode});

@@ -30,7 +30,7 @@ Deck DeckFor(Deck deck, int ranks, const Cluster& cluster) {
 }
 
 /// How far a layout is from plain 1F1B with FSDP: among near ties the plainest is preferred.
-int Exotic(const Deck& deck) {
+int Complexity(const Deck& deck) {
   const ScheduleKind kind = deck.pipeline.schedule;
   const int schedule = kind == ScheduleKind::k1F1B || deck.parallel.pp == 1 ? 0
                        : kind == ScheduleKind::kInterleaved                 ? 1
@@ -242,7 +242,7 @@ class Search {
     if (ranking.size() > 1) result_.margin = ranking[1].step_us / ranking[0].step_us - 1;
     const auto near = [&](const Candidate& c) { return c.step_us <= ranking[0].step_us * (1 + kModelError); };
     const auto worth = [&](const Candidate& c) {
-      return std::tuple(-static_cast<int>(c.measured_share / kShareStep), Exotic(c.deck));
+      return std::tuple(-static_cast<int>(c.measured_share / kShareStep), Complexity(c.deck));
     };
     for (size_t i = 1; i < ranking.size() && near(ranking[i]); ++i) {
       ++result_.near_ties;

@@ -130,7 +130,7 @@ inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
 namespace espalier::cuda {
 
 /// Limit of the bytes of a kernel's parameters, since CUDA 12.1.
-inline constexpr size_t kMostParameterBytes = 32764;
+inline constexpr size_t kMaxParameterBytes = 32764;
 
 /// The limit of compute capability 8.6, the smallest from 8.0 to 9.0.
 inline size_t MostSharedBytes() { return 98 << 10; }
@@ -139,7 +139,7 @@ inline size_t MostSharedBytes() { return 98 << 10; }
 template <typename... Parameters, typename... Arguments>
 void Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared_bytes, cudaStream_t stream,
             Arguments... arguments) {
-  static_assert(sizeof(std::tuple<Parameters...>) <= kMostParameterBytes);
+  static_assert(sizeof(std::tuple<Parameters...>) <= kMaxParameterBytes);
   emulation::issue(stream, [=, parameters = std::tuple<Parameters...>(static_cast<Parameters>(arguments)...)] {
     emulation::RunGrid({blocks, threads, shared_bytes}, [&] { std::apply(kernel, parameters); });
   });

@@ -8,14 +8,14 @@ namespace espalier::fuzz {
 namespace {
 
 /// Limit of one rendering, values included.
-constexpr int64_t kMostBytes = int64_t{1} << 30;
+constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
 void TryTemplate(const std::string& bytes) {
   static const auto conversation = nlohmann::ordered_json::parse(
       R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a b"},
       {"role": "assistant", "content": "c\n"}, {"role": "user", "content": "d"},
       {"role": "assistant", "content": "e", "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}]})");
-  Within(kMostBytes, [&] {
+  Within(kMaxBytes, [&] {
     IsRefused(ExitStatus::kData, [&] {
       const ChatTemplate chat("fuzz", bytes, {{"bos_token", "<s>"}});
       const RenderedText rendered = chat.RenderMarked(conversation);

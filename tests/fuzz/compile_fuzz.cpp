@@ -15,7 +15,7 @@
 namespace espalier::fuzz {
 namespace {
 
-constexpr int64_t kMostWork = 256, kMostRanks = 64, kMostHeap = int64_t{1} << 28;
+constexpr int64_t kMaxWork = 256, kMaxRanks = 64, kMaxHeap = int64_t{1} << 28;
 
 struct Input {
   std::vector<std::string> overrides;
@@ -38,8 +38,8 @@ Input ReadInput(const std::string& text) {
 /// times.
 bool IsSmall(const Deck& deck, const Mesh& mesh) {
   const double work = double(deck.model.layers) * double(BatchOf(deck, mesh).microbatches) * double(deck.parallel.cp);
-  return mesh.Ranks() <= kMostRanks && work <= kMostWork && deck.model.layers * mesh.Degree(Axis::kPp) <= kMostWork &&
-         work * mesh.Ranks() <= 4 * kMostWork;
+  return mesh.Ranks() <= kMaxRanks && work <= kMaxWork && deck.model.layers * mesh.Degree(Axis::kPp) <= kMaxWork &&
+         work * mesh.Ranks() <= 4 * kMaxWork;
 }
 
 /// Checks that every buffer of a rank is in its arena, and that the arena is no larger than the relations promise.
@@ -58,7 +58,7 @@ void RequirePlaced(const Program& program) {
 
 void TryCompile(const std::string& text) {
   const Input input = ReadInput(text);
-  Within(kMostHeap, [&] {
+  Within(kMaxHeap, [&] {
     IsRefused(ExitStatus::kDeck, [&] {
       const Deck deck = SmallDeck(input.overrides);
       const int ranks = input.ranks > 0 ? input.ranks : SmallestRanks(deck);

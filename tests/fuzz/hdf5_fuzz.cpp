@@ -9,7 +9,7 @@
 namespace espalier::fuzz {
 namespace {
 
-constexpr int64_t kVocab = 300, kSeqLen = 3, kMostSamples = 64;
+constexpr int64_t kVocab = 300, kSeqLen = 3, kMaxSamples = 64;
 
 /// The library's own memory does not count; ids are converted to 8 bytes.
 int64_t Allowance(size_t bytes) { return (int64_t{1} << 20) + 16 * static_cast<int64_t>(bytes); }
@@ -17,7 +17,7 @@ int64_t Allowance(size_t bytes) { return (int64_t{1} << 20) + 16 * static_cast<i
 /// Reads samples from both ends: a dataset may have any number, since unwritten parts read as zeros.
 void ReadEnds(TokenSource& source) {
   Sample read;
-  const int64_t most = std::min(source.samples(), kMostSamples);
+  const int64_t most = std::min(source.samples(), kMaxSamples);
   for (int64_t k = 0; k < most; ++k)
     for (const int64_t sample : {k, source.samples() - 1 - k}) {
       source.Read(sample, read);

@@ -65,7 +65,7 @@ uint64_t Mutator::Draw(uint64_t below) {
 std::string Mutator::Next() {
   std::string text = Pick(corpus_);
   for (uint64_t changes = 1 + Draw(8) * Draw(2); changes > 0; --changes) Change(text);
-  if (text.size() > kMostBytes) text.resize(kMostBytes);
+  if (text.size() > kMaxBytes) text.resize(kMaxBytes);
   return text;
 }
 
@@ -119,9 +119,9 @@ void Mutator::Repeat(std::string& text) {
   const auto [begin, length] = Draw(2) == 0 ? Lines(text) : Part(text);
   const std::string part = text.substr(begin, length);
   // Rarely very often, to expose more than linear time or memory.
-  const uint64_t times = Draw(64) == 0 ? Draw(kMostBytes) : 1 + Draw(4);
+  const uint64_t times = Draw(64) == 0 ? Draw(kMaxBytes) : 1 + Draw(4);
   std::string many;
-  for (uint64_t i = 0; i < times && many.size() < kMostBytes && !part.empty(); ++i) many += part;
+  for (uint64_t i = 0; i < times && many.size() < kMaxBytes && !part.empty(); ++i) many += part;
   text.insert(begin, many);
 }
 

@@ -9,7 +9,7 @@ namespace espalier::fuzz {
 
 class Mutator {
  public:
-  static constexpr size_t kMostBytes = size_t{1} << 16;
+  static constexpr size_t kMaxBytes = size_t{1} << 16;
 
   /// `corpus` is not empty; `words` are worth inserting.
   Mutator(std::vector<std::string> corpus, std::vector<std::string> words, uint64_t seed);

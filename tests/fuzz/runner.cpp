@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using espalier::fuzz::Mutator;
 using espalier::fuzz::tally;
 
-constexpr int kMostSeconds = 1;
+constexpr int kMaxSeconds = 1;
 
 std::string input, kept_as;
 
@@ -100,7 +100,7 @@ double slowest = 0;
 
 void Try(std::string bytes) {
   input = std::move(bytes);
-  SetClock(kMostSeconds);
+  SetClock(kMaxSeconds);
   const double start = ProcessorMs();
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
   slowest = std::max(slowest, ProcessorMs() - start);

@@ -42,7 +42,7 @@ struct NotFinite {
 /// Limits of the bytes of a file and of a line; longer lines are left out.
 inline constexpr int64_t kMaxMetricsBytes = int64_t{1} << 30, kMaxMetricsLine = int64_t{16} << 20;
 /// Lines that cannot be read are listed up to this number.
-inline constexpr size_t kMostUnread = 100;
+inline constexpr size_t kMaxUnread = 100;
 
 /// A line that cannot be read.
 struct UnreadLine {
@@ -57,7 +57,7 @@ struct RunHistory {
   std::vector<Event> events;
   std::vector<Resumption> resumptions;
   std::vector<NotFinite> not_finite;     ///< also of steps that were given up
-  std::vector<UnreadLine> unread;        ///< the first kMostUnread of them
+  std::vector<UnreadLine> unread;        ///< the first kMaxUnread of them
   int64_t unread_lines = 0;              ///< all
   double first_time = 0, last_time = 0;  ///< times of the first and last line, seconds since 1970; NaN: no line has one
 

@@ -16,8 +16,8 @@ namespace espalier {
 class StepColumns {
  public:
   /// Limit of the numbers of all columns together, including missing ones: 1 GiB.
-  static constexpr size_t kMostNumbers = size_t{1} << 27;
-  explicit StepColumns(size_t most_numbers = kMostNumbers) : most_(most_numbers) {}
+  static constexpr size_t kMaxNumbers = size_t{1} << 27;
+  explicit StepColumns(size_t most_numbers = kMaxNumbers) : most_(most_numbers) {}
 
   /// Adds a row with no values; returns its index. Throws std::length_error if the table would be too large.
   size_t AddRow(int64_t step);

@@ -18,7 +18,7 @@ namespace espalier {
 /// The memory of one rank during a step of training.
 struct MemoryOnPage {
   int stage = 0, rank = 0;
-  MemoryCourse course;
+  MemoryTimeline course;
   std::string peak_instruction;  ///< "instruction 12 (matmul, role F, microbatch 2, layer 5)"
   int64_t arena_bytes = 0;       ///< of the program of this step, holes included
 };

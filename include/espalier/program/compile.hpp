@@ -63,7 +63,7 @@ Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate
 
 /// The memory of a program while it runs, in bytes by class: what is allocated while each instruction runs, in program
 /// order. Holes between buffers are not counted.
-struct MemoryCourse {
+struct MemoryTimeline {
   std::vector<ByMemoryClass<int64_t>> allocated;  ///< by instruction
   int peak = -1;                                  ///< the instruction of Program::peak_by_class; -1: before the first
 };
@@ -75,7 +75,7 @@ class ProgramMaker {
   explicit ProgramMaker(const Compilation& compilation);
   ~ProgramMaker();
   /// MakeProgram. Writes the memory of the program to `course` unless it is null.
-  Program Make(const Coordinate& coordinate, int64_t reserved_bytes = 0, MemoryCourse* course = nullptr) const;
+  Program Make(const Coordinate& coordinate, int64_t reserved_bytes = 0, MemoryTimeline* course = nullptr) const;
 
  private:
   struct Common;

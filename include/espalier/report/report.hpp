@@ -164,8 +164,8 @@ class Reporter {
   void Say(const std::string& text, Worth worth = Worth::kNormal);
   void SayLine(const BlockLine& line);
   /// On a terminal, until the next line: shows a long activity, such as "saving", and after which step.
-  void Doing(int64_t step, std::string_view what);
-  void Doing(std::string_view what);
+  void SetActivity(int64_t step, std::string_view what);
+  void SetActivity(std::string_view what);
   /// Prints a summary of this start on the console, after End(). Communication is the mean of the steps for which it is
   /// known, without the first step of this start if there are others.
   void SaySummary();

@@ -29,7 +29,7 @@ class RunLog {
   void SendTo(Reporter* reporter);
 
   /// On a terminal, until the next line: shows a long activity before there is a reporter; not on a quiet console.
-  void Doing(std::string_view what);
+  void SetActivity(std::string_view what);
 
  private:
   class Sink;

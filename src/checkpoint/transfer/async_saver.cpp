@@ -14,7 +14,7 @@
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 #include "espalier/util/host_name.hpp"
-#include "espalier/util/what_of.hpp"
+#include "espalier/util/message_of.hpp"
 
 namespace espalier {
 namespace {
@@ -122,8 +122,8 @@ SaveOutcome AsyncSaver::Write(const Metadata& metadata, const std::vector<LocalT
     outcome.reasons = error.messages();
   } catch (const std::exception& error) {
     // The other ranks do not know of this failure, and would wait for this rank.
-    if (world.Size() > 1) world.Fail(fmt::format("in the save of step {}: {}", metadata.step, WhatOf(error)));
-    outcome.reasons = {WhatOf(error)};
+    if (world.Size() > 1) world.Fail(fmt::format("in the save of step {}: {}", metadata.step, MessageOf(error)));
+    outcome.reasons = {MessageOf(error)};
   }
   return outcome;
 }

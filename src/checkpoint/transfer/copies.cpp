@@ -16,7 +16,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMostNamed = 3;                         // tensors
+constexpr size_t kMaxNamed = 3;                          // tensors
 constexpr int64_t kDeviceChunkBytes = int64_t{4} << 20;  // bytes per read from a device
 
 /// One rank's checksum of a box that several ranks hold.
@@ -82,8 +82,8 @@ std::string WithHosts(const std::vector<int>& ranks, const std::vector<RankRepor
 std::string TensorsText(const std::vector<std::string>& tensors) {
   std::string text = fmt::format(
       "{}",
-      fmt::join(tensors.begin(), tensors.begin() + static_cast<int64_t>(std::min(tensors.size(), kMostNamed)), ", "));
-  if (tensors.size() > kMostNamed) text += fmt::format(" and {} more", tensors.size() - kMostNamed);
+      fmt::join(tensors.begin(), tensors.begin() + static_cast<int64_t>(std::min(tensors.size(), kMaxNamed)), ", "));
+  if (tensors.size() > kMaxNamed) text += fmt::format(" and {} more", tensors.size() - kMaxNamed);
   return text;
 }
 

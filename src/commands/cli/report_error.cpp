@@ -10,9 +10,9 @@
 #include "commands/cli/first_rank.hpp"
 #include "espalier/util/agreed_error.hpp"
 #include "espalier/util/hint.hpp"
+#include "espalier/util/message_of.hpp"
 #include "espalier/util/print.hpp"
 #include "espalier/util/printable_lines.hpp"
-#include "espalier/util/what_of.hpp"
 
 namespace espalier {
 
@@ -32,7 +32,7 @@ int ReportUserError(const UserError& error) {
 }
 
 int ReportFault(const char* kind, const std::exception& error) {
-  PrintError("espalier: {} (rank {}): {}\n", kind, LauncherRank(), WhatOf(error));
+  PrintError("espalier: {} (rank {}): {}\n", kind, LauncherRank(), MessageOf(error));
   return static_cast<int>(ExitStatus::kFault);
 }
 

@@ -18,7 +18,7 @@ namespace espalier {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int64_t kMostTraceBytes = int64_t{1} << 30;
+constexpr int64_t kMaxTraceBytes = int64_t{1} << 30;
 
 using PlanPointer = std::shared_ptr<const WorldPlan>;
 
@@ -90,7 +90,7 @@ TimelineOnPage ReadMeasured(const RunHistory& history, const PlanPointer& plan) 
   const std::string path = (fs::path(history.folder) / "trace" / fmt::format("step-{:08}.json", *step)).string();
   try {
     Timeline timeline =
-        ReadTrace(ReadFile(path, {"trace", kMostTraceBytes}), path, [&](int rank) { return ProgramOf(plan, rank); });
+        ReadTrace(ReadFile(path, {"trace", kMaxTraceBytes}), path, [&](int rank) { return ProgramOf(plan, rank); });
     return {std::move(timeline), ""};
   } catch (const UserError& error) {
     return {std::nullopt, "the measured step is not shown: " + InOneLine(error)};

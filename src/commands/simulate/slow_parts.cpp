@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kMostSlow = 1'000'000;
+constexpr int kMaxSlow = 1'000'000;
 
 struct NumberAndFactor {
   int number = 0;
@@ -59,8 +59,7 @@ class SlowReader {
     if (!number || !factor) return refuse(fmt::format("must be the number of a {} and a factor, such as 3=1.5", what));
     if (*number < 0 || *number >= count)
       return refuse(fmt::format("{} {} is not below the number of {}s, {}", what, *number, what, count));
-    if (!(*factor >= 1 && *factor <= kMostSlow))
-      return refuse(fmt::format("the factor must be from 1 to {}", kMostSlow));
+    if (!(*factor >= 1 && *factor <= kMaxSlow)) return refuse(fmt::format("the factor must be from 1 to {}", kMaxSlow));
     return NumberAndFactor{*number, *factor};
   }
 

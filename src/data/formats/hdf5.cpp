@@ -17,7 +17,7 @@ struct OpenDataset {
   int64_t ids;
 };
 
-constexpr size_t kMostOpen = 16;
+constexpr size_t kMaxOpen = 16;
 
 /// Datasets that stay open between reads, the most recently used first; under the lock of HDF5.
 std::list<OpenDataset>& OpenDatasets() {
@@ -32,9 +32,9 @@ Hdf5Handle OpenFile(const std::string& path) {
 }
 
 herr_t AddName(hid_t, const char* name, const H5L_info_t*, void* names) {
-  constexpr size_t kMost = 200;
+  constexpr size_t kMax = 200;
   auto& text = *static_cast<std::string*>(names);
-  if (text.size() < kMost) text += fmt::format("{}\"{}\"", text.empty() ? "" : ", ", name);
+  if (text.size() < kMax) text += fmt::format("{}\"{}\"", text.empty() ? "" : ", ", name);
   return 0;
 }
 
@@ -102,7 +102,7 @@ class Hdf5Reader final : public FileReader {
       all.splice(all.begin(), all, open);
       return all.front();
     }
-    while (all.size() >= kMostOpen) all.pop_back();
+    while (all.size() >= kMaxOpen) all.pop_back();
     Hdf5Handle file = OpenFile(ids_.path);
     Hdf5Handle dataset = OpenDatasetOf(file, ids_.path, name_);
     const int64_t ids = Extent(dataset, ids_.path, name_);

@@ -14,7 +14,7 @@ namespace espalier::cuda {
 namespace {
 
 constexpr double kRoundMicroseconds = 20000;
-constexpr int kMostRepetitions = 50;
+constexpr int kMaxRepetitions = 50;
 
 /// Operands of backward in separate memory, after forward has computed o and lse.
 class Backward {
@@ -84,7 +84,7 @@ AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace
   ForgetFallbacks();
   const Backward backward(demand, workspace_bytes);
   const double rounds = kRoundMicroseconds / std::max(backward.Microseconds(1), 1.0);
-  const int repetitions = static_cast<int>(std::clamp(rounds, 1.0, double{kMostRepetitions}));
+  const int repetitions = static_cast<int>(std::clamp(rounds, 1.0, double{kMaxRepetitions}));
   return {backward.Microseconds(repetitions), TakeFallbacks()};
 }
 

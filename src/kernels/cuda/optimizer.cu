@@ -244,9 +244,9 @@ void Adamw(const AdamwArgs& a, const LaunchContext& context) {
   const int tensors = static_cast<int>(a.tensors.size());
   if (tensors == 0) return;
   ForElementType(a.tensors[0].exp_avg.dtype, [&]<typename M>(M) {
-    constexpr int kMost = AdamwTable<M>::kMaxTensors;
-    for (int first = 0; first < tensors; first += kMost)
-      LaunchAdamw<M>(a, first, std::min(tensors - first, kMost), context.stream);
+    constexpr int kMax = AdamwTable<M>::kMaxTensors;
+    for (int first = 0; first < tensors; first += kMax)
+      LaunchAdamw<M>(a, first, std::min(tensors - first, kMax), context.stream);
   });
 }
 

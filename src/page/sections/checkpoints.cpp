@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMostSaves = 50;
+constexpr size_t kMaxSaves = 50;
 
 std::string StepText(const Event& event) {
   const std::optional<int64_t> step = IntegerOf(event.fields, "step");
@@ -20,7 +20,7 @@ std::string StepText(const Event& event) {
 
 Table Committed(const RunOnPage& run, const std::vector<const Event*>& saves) {
   Table table{{"folder", "still there", "step", "size", "training waited", "committed after", "proof"}, {}, 2};
-  for (size_t i = saves.size() - std::min(saves.size(), kMostSaves); i < saves.size(); ++i) {
+  for (size_t i = saves.size() - std::min(saves.size(), kMaxSaves); i < saves.size(); ++i) {
     const nlohmann::json& fields = saves[i]->fields;
     const std::string folder = TextOf(fields, "dir");
     table.rows.push_back(
@@ -41,7 +41,7 @@ std::string Summary(const RunOnPage& run, const std::vector<const Event*>& saves
       "{}: {} committed. Medians: training waited {} for one, and it was committed {} after its start.{}", run.name(),
       saves.size() == 1 ? "one was" : fmt::format("{} were", saves.size()), MillisecondsText(MedianOf(blocked)),
       MillisecondsText(MedianOf(committed)),
-      saves.size() > kMostSaves ? fmt::format(" The last {} are shown.", kMostSaves) : "");
+      saves.size() > kMaxSaves ? fmt::format(" The last {} are shown.", kMaxSaves) : "");
 }
 
 Table Failed(const std::vector<const Event*>& failures) {

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostEvents = 400, kMostNamed = 20;
+constexpr size_t kMaxEvents = 400, kMaxNamed = 20;
 
 bool IsFirstStart(const RunHistory& history, const Event& event) { return &event == history.EventsOf("start").front(); }
 
@@ -61,9 +61,9 @@ std::string KindText(const Event& event) { return event.kind == "checkpoint_fail
 Table EventTable(const std::vector<const Event*>& events) {
   Table table{{"event", "what", "when", "step"}, {}, 3};
   for (size_t i = 0; i < events.size(); ++i) {
-    if (events.size() > kMostEvents && i == kMostEvents / 2) {
-      table.rows.push_back({"...", fmt::format("{} events are left out", events.size() - kMostEvents), "", ""});
-      i = events.size() - kMostEvents / 2;
+    if (events.size() > kMaxEvents && i == kMaxEvents / 2) {
+      table.rows.push_back({"...", fmt::format("{} events are left out", events.size() - kMaxEvents), "", ""});
+      i = events.size() - kMaxEvents / 2;
     }
     const std::optional<int64_t> step = IntegerOf(events[i]->fields, "step");
     table.rows.push_back({KindText(*events[i]), EventText(*events[i]), DateText(NumberOf(events[i]->fields, "time")),
@@ -76,9 +76,8 @@ Table EventTable(const std::vector<const Event*>& events) {
 template <typename Element, typename ToText>
 std::string Listed(const std::vector<Element>& elements, ToText to_text) {
   std::string text;
-  for (size_t i = 0; i < std::min(elements.size(), kMostNamed); ++i)
-    text += (i == 0 ? "" : ", ") + to_text(elements[i]);
-  return text + (elements.size() > kMostNamed ? ", ..." : "");
+  for (size_t i = 0; i < std::min(elements.size(), kMaxNamed); ++i) text += (i == 0 ? "" : ", ") + to_text(elements[i]);
+  return text + (elements.size() > kMaxNamed ? ", ..." : "");
 }
 
 void AddNotFinite(const RunHistory& history, Html& html) {

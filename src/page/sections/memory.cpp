@@ -13,13 +13,13 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMostMemoryIntervals = 360;
+constexpr size_t kMaxMemoryIntervals = 360;
 
 int64_t SumOf(const ByMemoryClass<int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
 
 /// The instruction with the most memory in each interval, so that no peak is lost.
-std::vector<size_t> HighestOfIntervals(const MemoryCourse& course) {
-  const size_t count = course.allocated.size(), intervals = std::min(kMostMemoryIntervals, count);
+std::vector<size_t> HighestOfIntervals(const MemoryTimeline& course) {
+  const size_t count = course.allocated.size(), intervals = std::min(kMaxMemoryIntervals, count);
   std::vector<size_t> highest;
   for (size_t i = 0; i < intervals; ++i) {
     size_t most = i * count / intervals;
@@ -31,7 +31,7 @@ std::vector<size_t> HighestOfIntervals(const MemoryCourse& course) {
 }
 
 StackedChart ChartOf(const MemoryOnPage& memory) {
-  const MemoryCourse& course = memory.course;
+  const MemoryTimeline& course = memory.course;
   const bool large = static_cast<double>(memory.arena_bytes) >= kGiB;
   StackedChart chart;
   chart.text = {fmt::format("memory of rank {}, stage {}", memory.rank, memory.stage), large ? "GiB" : "MiB",
@@ -55,7 +55,7 @@ std::vector<std::string> MemoryRow(const MemoryOnPage& memory) {
   std::vector<std::string> row = {std::to_string(memory.stage), std::to_string(memory.rank), memory.peak_instruction,
                                   HumanBytes(memory.arena_bytes)};
   const ByMemoryClass<int64_t> none{};
-  const MemoryCourse& course = memory.course;
+  const MemoryTimeline& course = memory.course;
   const ByMemoryClass<int64_t>& peak = course.peak < 0 ? none : course.allocated[static_cast<size_t>(course.peak)];
   for (const int64_t bytes : peak) row.push_back(HumanBytes(bytes));
   return row;

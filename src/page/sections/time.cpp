@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMostIntervals = 160;
+constexpr size_t kMaxIntervals = 160;
 
 struct Part {
   const char *name, *css_class;
@@ -101,7 +101,7 @@ StackedChart OverSteps(const RunOnPage& run, const std::vector<size_t>& shown) {
   chart.text = {fmt::format("parts of a step, {}", run.name()), "ms", "step"};
   chart.size = kWideChart;
   for (const size_t p : shown) chart.layers.push_back({kParts[p].name, kParts[p].css_class, {}});
-  const size_t intervals = std::min(kMostIntervals, steps.Rows());
+  const size_t intervals = std::min(kMaxIntervals, steps.Rows());
   chart.edges = {static_cast<double>(steps.steps().front()) - 0.5};
   for (size_t i = 0; i < intervals; ++i) {
     const size_t first = i * steps.Rows() / intervals, last = (i + 1) * steps.Rows() / intervals;

@@ -36,7 +36,7 @@ class Moves {
       : now_(now),
         moving_(moving),
         mesh_(mesh),
-        shard_(PartsOf(moving, mesh) / mesh.GroupSize(now.Sharded() & moving)) {}
+        shard_(UnitsPerShard(moving, mesh) / mesh.GroupSize(now.Sharded() & moving)) {}
 
   std::vector<Move> All() {
     Shard(MoveKind::kSlice, moving_ - now_.Sharded() - now_.Partial(), nullptr);
@@ -134,7 +134,7 @@ OpKind OpOf(MoveKind kind) {
 }
 
 /// Shards are divided by the axes of a group and, on the route, by all moving axes.
-int64_t PartsOf(AxisSet moving, const Mesh& mesh) {
+int64_t UnitsPerShard(AxisSet moving, const Mesh& mesh) {
   const int64_t n = mesh.GroupSize(moving);
   return n * n;
 }

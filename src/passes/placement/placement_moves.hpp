@@ -20,12 +20,13 @@ struct Move {
   MoveKind kind;
   AxisSet axes;           ///< the group
   Placements placements;  ///< afterwards
-  int64_t sent;  ///< elements that a rank sends if sizes divide evenly, in units of 1 / PartsOf(moving) of a shard
+  int64_t
+      sent;  ///< elements that a rank sends if sizes divide evenly, in units of 1 / UnitsPerShard(moving) of a shard
 };
 
 /// The unit of traffic: the region that the ranks along `moving` hold together, divided by this number. All traffic is
 /// a whole number of units.
-int64_t PartsOf(AxisSet moving, const Mesh& mesh);
+int64_t UnitsPerShard(AxisSet moving, const Mesh& mesh);
 
 /// Every step from `now` that leaves the axes outside `moving` alone:
 ///   slice           replicated axes shard a dim further

@@ -153,7 +153,7 @@ std::vector<ReshardStep> PlanReshard(const Type& from, const Placements& to, con
 int64_t ReshardTraffic(const Type& from, const Placements& to, const Mesh& mesh) {
   const Route& route = FindRoute(from.placements, to, mesh);
   const int64_t common = Volume(from.shape) / mesh.GroupSize(from.placements.Sharded() - route.moving);
-  return common * route.sent / PartsOf(route.moving, mesh);
+  return common * route.sent / UnitsPerShard(route.moving, mesh);
 }
 
 }  // namespace espalier

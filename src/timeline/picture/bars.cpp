@@ -6,12 +6,12 @@
 namespace espalier {
 namespace {
 
-constexpr double kMergePixels = 0.5;   ///< shorter gaps do not separate the kernels of a job
-constexpr double kNarrowPixels = 1;    ///< bars narrower than this are merged with their neighbours
-constexpr double kCellPixels = 1;      ///< transfers are summed over cells at least this wide
-constexpr double kLevels = 4;          ///< number of levels in which shares of a cell are shown
-constexpr double kLeastShare = 0.02;   ///< share of a cell below which nothing is shown
-constexpr double kLeastExposed = 0.1;  ///< gaps with at least this exposed share are shown as exposed
+constexpr double kMergePixels = 0.5;  ///< shorter gaps do not separate the kernels of a job
+constexpr double kNarrowPixels = 1;   ///< bars narrower than this are merged with their neighbours
+constexpr double kCellPixels = 1;     ///< transfers are summed over cells at least this wide
+constexpr double kLevels = 4;         ///< number of levels in which shares of a cell are shown
+constexpr double kMinShare = 0.02;    ///< share of a cell below which nothing is shown
+constexpr double kMinExposed = 0.1;   ///< gaps with at least this exposed share are shown as exposed
 
 /// Builds the bars from consecutive activities.
 class BarBuilder {
@@ -56,7 +56,7 @@ class BarBuilder {
   }
   void CloseGap() {
     for (const Bar& gap : gaps_)
-      if (gap.exposed_us > kLeastExposed * gap.Length()) bars_.push_back(gap);
+      if (gap.exposed_us > kMinExposed * gap.Length()) bars_.push_back(gap);
     gaps_.clear();
   }
 
@@ -76,7 +76,7 @@ void ForEachIn(const PictureTrack& track, const Window& window, Visit visit) {
 }
 
 /// Rounds to the next level, but to none only if the share is tiny.
-double Level(double share) { return share < kLeastShare ? 0 : std::max(1.0, std::round(share * kLevels)) / kLevels; }
+double Level(double share) { return share < kMinShare ? 0 : std::max(1.0, std::round(share * kLevels)) / kLevels; }
 
 void Append(std::vector<TransferCell>& cells, const TransferCell& cell) {
   if (cell.exposed + cell.hidden == 0) return;

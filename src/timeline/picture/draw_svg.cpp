@@ -11,10 +11,10 @@ namespace {
 
 constexpr double kPageWidth = 1600, kMargin = 24, kLabelsWidth = 150;
 constexpr double kLeft = kMargin + kLabelsWidth, kWidth = kPageWidth - kLeft - kSharesWidth - kMargin;
-constexpr size_t kMostRows = 32, kMostEnlargedRows = 16;
-constexpr double kReadableJob = 16;   ///< pixels: if jobs are narrower on average, a part of the step is enlarged
-constexpr int kLeastForEnlarged = 8;  ///< microbatches of a step, at least
-constexpr int kMostEnlarged = 8;      ///< microbatches
+constexpr size_t kMaxRows = 32, kMaxEnlargedRows = 16;
+constexpr double kReadableJob = 16;  ///< pixels: if jobs are narrower on average, a part of the step is enlarged
+constexpr int kMinForEnlarged = 8;   ///< microbatches of a step, at least
+constexpr int kMaxEnlarged = 8;      ///< microbatches
 
 constexpr std::string_view kHatch =
     "<defs><pattern id=\"hatch\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\" "
@@ -25,7 +25,7 @@ class Page {
  public:
   explicit Page(const std::vector<Timeline>& timelines) {
     for (const Timeline& timeline : timelines) {
-      timelines_.push_back(Prepare(timeline, kMostRows));
+      timelines_.push_back(Prepare(timeline, kMaxRows));
       longest_us_ = std::max(longest_us_, timeline.step_us);
     }
   }
@@ -129,9 +129,9 @@ class Page {
     const PictureTimeline& first = timelines_.front();
     if (first.tracks.empty()) return std::nullopt;
     const int microbatches = first.tracks[0].track->program->microbatches;
-    const int shown = std::clamp(microbatches / 4, 2, kMostEnlarged);
+    const int shown = std::clamp(microbatches / 4, 2, kMaxEnlarged);
     const double step = first.timeline->step_us, jobs = static_cast<double>(first.tracks[0].jobs.jobs.size());
-    if (kWidth * step / longest_us_ / jobs >= kReadableJob || microbatches < kLeastForEnlarged) return std::nullopt;
+    if (kWidth * step / longest_us_ / jobs >= kReadableJob || microbatches < kMinForEnlarged) return std::nullopt;
     const double length = shown * step / microbatches;
     const SteadyState middle = SteadyStateOf(first.tracks).value_or(SteadyState{0, step});
     const std::optional<int> from = MicrobatchAt(first.tracks, (middle.begin_us + middle.end_us - length) / 2);
@@ -144,7 +144,7 @@ class Page {
                       double y) {
     const double left = kLeft + part.begin_us / whole.us_per_pixel, right = kLeft + part.end_us / whole.us_per_pixel;
     svg_.Rect({left, above.top - 3, right - left, above.Bottom() - above.top + 3}, "window");
-    const PictureTimeline enlarged = Prepare(*timeline.timeline, kMostEnlargedRows);
+    const PictureTimeline enlarged = Prepare(*timeline.timeline, kMaxEnlargedRows);
     const RowLayout layout = LayOut(enlarged, kLeft, y + 26, kWidth);
     svg_.Line(left, above.Bottom(), kLeft, layout.top - 3, "beam");
     svg_.Line(right, above.Bottom(), kLeft + kWidth, layout.top - 3, "beam");

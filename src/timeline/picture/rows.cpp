@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kDigitWidth = 6, kSmallDigitWidth = 5.3;  ///< width of a digit of the font in bars
 constexpr double kSeparated = 3;                           ///< bars at least this wide have a space between them
-constexpr double kLeastBand = 0.02;                        ///< bars with at least this exposed share get a band
+constexpr double kMinBand = 0.02;                          ///< bars with at least this exposed share get a band
 constexpr double kShareBarWidth = 96;
 
 /// Draws the rows of one track.
@@ -81,7 +81,7 @@ class RowDrawer {
   /// The height of the band of a bar in pixels; 0 if it has none.
   int Band(const Bar& bar) const {
     const double share = bar.exposed_us / bar.Length();
-    if (bar.job < 0 || share < kLeastBand) return 0;
+    if (bar.job < 0 || share < kMinBand) return 0;
     return std::max(2, static_cast<int>(share * layout_.compute_height + 0.5));
   }
 

@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kLeastBytes = 1 << 10, kBytesFactor = 4;
+constexpr int64_t kMinBytes = 1 << 10, kBytesFactor = 4;
 constexpr int kWarmUpRepeats = 2;
 constexpr OpKind kCollectives[] = {OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kAllReduce, OpKind::kAllToAll,
                                    OpKind::kRingShift};
@@ -22,9 +22,9 @@ constexpr OpKind kCollectives[] = {OpKind::kAllGather, OpKind::kReduceScatter, O
 int Repetitions(int64_t bytes) { return bytes <= (64 << 10) ? 40 : bytes <= (1 << 20) ? 20 : 6; }
 
 /// A program that only transfers, for the rank at `coordinate`. Each transfer is repeated; all share their buffers.
-class LadderProgram {
+class TransferBenchmark {
  public:
-  LadderProgram(const Mesh& mesh, const Coordinate& coordinate) : coordinate_(coordinate) { program_.mesh = mesh; }
+  TransferBenchmark(const Mesh& mesh, const Coordinate& coordinate) : coordinate_(coordinate) { program_.mesh = mesh; }
 
   /// f32[n] values with types written as in graphs.
   void AddCollective(OpKind kind, int64_t bytes) {
@@ -138,7 +138,7 @@ class LadderProgram {
 
 std::vector<int64_t> SizesUpTo(int64_t most) {
   std::vector<int64_t> sizes;
-  for (int64_t bytes = kLeastBytes; bytes <= most; bytes *= kBytesFactor) sizes.push_back(bytes);
+  for (int64_t bytes = kMinBytes; bytes <= most; bytes *= kBytesFactor) sizes.push_back(bytes);
   return sizes;
 }
 
@@ -157,7 +157,7 @@ void FillMemory(Arena& arena, int64_t bytes) {
 }
 
 /// Runs a program, and gathers on rank 0 the medians of all ranks that took part, by rung.
-std::vector<std::vector<double>> RunRungs(LadderProgram& ladder, const Coordinate& coordinate, World& world,
+std::vector<std::vector<double>> RunRungs(TransferBenchmark& ladder, const Coordinate& coordinate, World& world,
                                           MpiWorld& mpi, Device& device) {
   const Program& program = ladder.Finish();
   device.Connect(mpi, program.mesh, AgreeOnChannels(world, ChannelsOf(program)));
@@ -171,7 +171,7 @@ std::vector<std::vector<double>> RunRungs(LadderProgram& ladder, const Coordinat
   executor->TimeNextStep();
   executor->RunStep();
   RungTimes mine;
-  for (const LadderProgram::Rung& rung : ladder.rungs()) {
+  for (const TransferBenchmark::Rung& rung : ladder.rungs()) {
     std::vector<double> us;
     for (size_t i = kWarmUpRepeats; i < rung.instructions.size(); ++i)
       us.push_back(executor->instruction_ms()[rung.instructions[i]] * 1e3);
@@ -185,10 +185,10 @@ std::vector<std::vector<double>> RunRungs(LadderProgram& ladder, const Coordinat
   return by_rung;
 }
 
-void AddRows(const LadderProgram& ladder, const GroupPlace& place, const std::vector<std::vector<double>>& times,
+void AddRows(const TransferBenchmark& ladder, const GroupPlace& place, const std::vector<std::vector<double>>& times,
              CostTable& table) {
   for (size_t i = 0; i < ladder.rungs().size(); ++i) {
-    const LadderProgram::Rung& rung = ladder.rungs()[i];
+    const TransferBenchmark::Rung& rung = ladder.rungs()[i];
     if (times[i].empty()) continue;
     const auto samples = std::ssize(times[i]) * (std::ssize(rung.instructions) - kWarmUpRepeats);
     table.collectives[{rung.kind, place}][rung.bytes] = {MedianOf(times[i]), samples};
@@ -247,14 +247,14 @@ CostTable MeasureTransfers(World& world, MpiWorld* mpi, const OpenDevice& open, 
   if (mpi == nullptr || world.Size() == 1) return table;
   for (const LadderPlace& place : LadderPlaces(world.Size(), mpi->NodeRanks())) {
     const Coordinate coordinate = place.mesh.CoordinateOf(world.Rank());
-    LadderProgram ladder(place.mesh, coordinate);
+    TransferBenchmark ladder(place.mesh, coordinate);
     for (OpKind kind : kCollectives)
       for (int64_t bytes : SizesUpTo(most_bytes)) ladder.AddCollective(kind, bytes);
     AddRows(ladder, place.place, RunRungs(ladder, coordinate, world, *mpi, *open()), table);
   }
   const Mesh stages(EnumArray<Axis, int, kAxisCount>{world.Size()});
   const Coordinate coordinate = stages.CoordinateOf(world.Rank());
-  LadderProgram ladder(stages, coordinate);
+  TransferBenchmark ladder(stages, coordinate);
   for (int64_t bytes : SizesUpTo(most_bytes)) ladder.AddMessage(bytes);
   AddRows(ladder, PairPlace(mpi->NodeRanks() > 1), RunRungs(ladder, coordinate, world, *mpi, *open()), table);
   return table;

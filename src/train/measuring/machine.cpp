@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The limit of a cluster file, where the system sets none.
-constexpr int64_t kMostMemory = 1'000'000'000'000'000'000;
+constexpr int64_t kMaxMemory = 1'000'000'000'000'000'000;
 
 /// The words of a text on one line, without tabs, double spaces and the label of /proc/cpuinfo.
 std::string OneLine(const std::string& text) {
@@ -93,7 +93,7 @@ Cluster DescribeMachine(const Device& device, World& world, const MpiWorld* mpi)
   cluster.compute.fp32_tflops = device.Peak(Dtype::kF32).flops / kTera;
   world.Barrier();
   if (device.Kind() == DeviceKind::kCpu) cluster.compute.memory_bytes_per_us = MemoryRate();
-  int64_t bytes = kMostMemory;
+  int64_t bytes = kMaxMemory;
   for (const MemoryLimit& limit : device.ArenaLimits()) bytes = std::min(bytes, limit.available);
   cluster.compute.memory_bytes = bytes / (device.Kind() == DeviceKind::kCpu ? machine.ranks_per_node : 1);
   return cluster;

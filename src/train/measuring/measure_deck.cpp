@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kWarmUpSteps = 2, kLeastSteps = 5, kMostSteps = 30;
+constexpr int kWarmUpSteps = 2, kMinSteps = 5, kMaxSteps = 30;
 constexpr double kEnoughMs = 3000;
 constexpr int64_t kManyBytes = int64_t{32} << 20;  ///< larger than the caches of a core
 
@@ -42,8 +42,8 @@ class Measuring {
   void Run() {
     for (int step = 0; step < kWarmUpSteps; ++step) Step();
     const auto began = std::chrono::steady_clock::now();
-    while (times_.steps() < kLeastSteps ||
-           (times_.steps() < kMostSteps && world_.Max(MillisecondsSince(began) < kEnoughMs ? 0 : 1) == 0))
+    while (times_.steps() < kMinSteps ||
+           (times_.steps() < kMaxSteps && world_.Max(MillisecondsSince(began) < kEnoughMs ? 0 : 1) == 0))
       TimedStep();
   }
 

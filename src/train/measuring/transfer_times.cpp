@@ -37,7 +37,7 @@ std::map<CollectiveKey, std::map<int64_t, Measured>> RowsOf(const TransferSample
 }
 
 TransferTimes::TransferTimes(const Programs& programs, World& world)
-    : world_(world), measured_(TracedRanks(programs.compilation().mesh, kMostRanks)) {}
+    : world_(world), measured_(TracedRanks(programs.compilation().mesh, kMaxRanks)) {}
 
 void TransferTimes::Before() {
   barriers_us_.clear();

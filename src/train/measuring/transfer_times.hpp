@@ -23,11 +23,11 @@ void AddTransfers(const Timeline& step, int ranks_per_node, TransferSamples& sam
 /// Medians.
 std::map<CollectiveKey, std::map<int64_t, Measured>> RowsOf(const TransferSamples& samples);
 
-/// Collects timed steps on this rank. With more than kMostRanks ranks, only rank 0's pipeline is measured, and only its
+/// Collects timed steps on this rank. With more than kMaxRanks ranks, only rank 0's pipeline is measured, and only its
 /// messages have rows.
 class TransferTimes {
  public:
-  static constexpr int kMostRanks = 64;
+  static constexpr int kMaxRanks = 64;
 
   /// Both must outlive it.
   TransferTimes(const Programs& programs, World& world);

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// limit of timed steps in one start of a run: more add little to a median, and take memory
-constexpr int64_t kMostTimed = 9;
+constexpr int64_t kMaxTimed = 9;
 constexpr int64_t kLargeBytes = int64_t{32} << 20;
 constexpr int64_t kSkippedSteps = 2;  ///< skipped if there are more steps
 
@@ -48,8 +48,8 @@ MeasuredCosts::MeasuredCosts(const Deck& deck, const Programs& programs, World& 
 bool MeasuredCosts::Times(int64_t step) const {
   if (!transfers_) return false;
   const int64_t warm_up = std::min(kSkippedSteps, last_ - first_), steps = last_ - first_ + 1 - warm_up;
-  const int64_t stride = std::max<int64_t>(1, steps / kMostTimed), at = step - first_ - warm_up;
-  return at >= 0 && at % stride == 0 && at / stride < kMostTimed;
+  const int64_t stride = std::max<int64_t>(1, steps / kMaxTimed), at = step - first_ - warm_up;
+  return at >= 0 && at % stride == 0 && at / stride < kMaxTimed;
 }
 
 void MeasuredCosts::Before(int64_t step) {

@@ -28,7 +28,7 @@ Tracer::Tracer(const Deck& deck, const Programs& programs, World& world, Reporte
       steps_(ParseStepRange(deck.report.trace).value_or(StepRange{})),
       last_step_(deck.run.steps),
       dilation_(deck.run.device == RunDevice::kSleep ? deck.run.dilation : 1),
-      traced_(TracedRanks(programs.compilation().mesh, kMostTraced)) {
+      traced_(TracedRanks(programs.compilation().mesh, kMaxTraced)) {
   if (steps_.last < steps_.first) return;
   OnRankZero(world, [&] {
     std::filesystem::create_directories(folder_);
@@ -43,7 +43,7 @@ std::string Tracer::Notice() const {
       std::ssize(traced_) == world_.Size()
           ? fmt::format("of all {} ranks", world_.Size())
           : fmt::format("of rank 0's pipeline, one rank per stage: {} of {} ranks (at most {} are drawn)",
-                        traced_.size(), world_.Size(), kMostTraced),
+                        traced_.size(), world_.Size(), kMaxTraced),
       folder_);
 }
 

@@ -17,11 +17,11 @@
 namespace espalier {
 
 /// After each step of report.trace, rank 0 writes <run.dir>/trace/step-00000010.svg and .json, and replaces files of an
-/// earlier run of the same step. The picture shows all ranks, or rank 0's pipeline if there are more than kMostTraced.
+/// earlier run of the same step. The picture shows all ranks, or rank 0's pipeline if there are more than kMaxTraced.
 /// Results do not depend on tracing.
 class Tracer {
  public:
-  static constexpr int kMostTraced = 64;
+  static constexpr int kMaxTraced = 64;
 
   /// Makes the folder. All arguments must outlive it. Throws AgreedError if the folder cannot
   /// be made. Collective.

@@ -23,7 +23,7 @@
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
 #include "espalier/util/host_name.hpp"
-#include "espalier/util/what_of.hpp"
+#include "espalier/util/message_of.hpp"
 #include "espalier/util/write_whole.hpp"
 #include "train/job.hpp"
 #include "train/measuring/ladder.hpp"
@@ -40,8 +40,8 @@ using Clock = std::chrono::steady_clock;
 
 /// Two layouts add in different orders; eight steps of Adam amplify the difference.
 constexpr double kLossBound = 1e-5;
-constexpr int64_t kMostMessageBytes = int64_t{4} << 20;
-constexpr int kMostHosts = 8;  ///< number of hosts that are named
+constexpr int64_t kMaxMessageBytes = int64_t{4} << 20;
+constexpr int kMaxHosts = 8;  ///< number of hosts that are named
 
 enum class Verdict : uint8_t { kPassed, kFailed, kSkipped };
 constexpr const char* kVerdictNames[] = {"passed", "FAILED", "skipped"};
@@ -120,8 +120,8 @@ class Checks {
     for (const std::string& host : world_.Gather(HostName())) hosts.insert(host);
     std::string names;
     for (int named = 0; const std::string& host : hosts)
-      if (++named <= kMostHosts) names += (named > 1 ? ", " : "") + host;
-    if (hosts.size() > kMostHosts) names += ", ...";
+      if (++named <= kMaxHosts) names += (named > 1 ? ", " : "") + host;
+    if (hosts.size() > kMaxHosts) names += ", ...";
     Say(fmt::format("espalier {} ({}), {} on {} ({}), {} each", kVersion, kGitHash, Counted(world_.Size(), "rank"),
                     Counted(std::ssize(hosts), "host"), names, Counted(threads_, "thread")));
   }
@@ -185,7 +185,7 @@ class Checks {
     if (mpi_ == nullptr || world_.Size() == 1) return Skipped("one rank: mpirun -n N espalier selftest, or srun");
     Deck deck = ParseDeck(SelfTestDeck(world_.Size()), "selftest").deck;
     const CostTable table = MeasureTransfers(
-        world_, mpi_, [&] { return ChooseDevice(deck, world_, mpi_, threads_); }, kMostMessageBytes);
+        world_, mpi_, [&] { return ChooseDevice(deck, world_, mpi_, threads_); }, kMaxMessageBytes);
     std::string text;
     for (const auto& [key, points] : table.collectives) {
       if (key.kind != OpKind::kSend && key.kind != OpKind::kAllReduce && key.kind != OpKind::kAllToAll) continue;
@@ -282,8 +282,8 @@ class Checks {
     } catch (const AgreedError& error) {
       agreed = error;
     } catch (const std::exception& error) {
-      if (world.Size() > 1) world.Fail(WhatOf(error));
-      agreed = AgreedError(ExitStatus::kFault, WhatOf(error));
+      if (world.Size() > 1) world.Fail(MessageOf(error));
+      agreed = AgreedError(ExitStatus::kFault, MessageOf(error));
     }
     if (agreed) throw AgreedError(*agreed);
     if (status != ExitStatus::kDone)

@@ -25,7 +25,7 @@ constexpr int kMaxTimesTheRanks = 64;
 // Host memory that a rank needs later in addition to its arena: threads, buffers of libraries, batches.
 constexpr int64_t kOutsideArena = int64_t{32} << 20;
 // The part of run.outside_bytes that a GPU context takes; it exists when free memory is read.
-constexpr int64_t kMostOfContext = 500'000'000;
+constexpr int64_t kMaxOfContext = 500'000'000;
 
 // A rank's microbatch must have this many tokens before automatic chunks divide its loss.
 constexpr int64_t kRowsWorthCutting = 4096;
@@ -147,7 +147,7 @@ std::vector<std::string> NearestSettings(const Deck& deck, int ranks, int rank, 
 int64_t BytesToCome(const Deck& deck, const Device& device) {
   if (device.Kind() == DeviceKind::kCpu) return kOutsideArena;
   if (!device.Computes()) return 0;
-  const int64_t taken = std::min(device.OutsideBytes(0, 0), kMostOfContext);
+  const int64_t taken = std::min(device.OutsideBytes(0, 0), kMaxOfContext);
   return std::max<int64_t>(0, deck.run.outside_bytes - taken);
 }
 

@@ -175,7 +175,7 @@ TEST(RunHistory, ListsTheFirstOfManyBadLines) {
   for (int i = 0; i < 1003; ++i) text += "no line\n";
   const RunHistory history = Read(text);
   EXPECT_EQ(history.unread_lines, 1003);
-  EXPECT_EQ(history.unread.size(), kMostUnread);
+  EXPECT_EQ(history.unread.size(), kMaxUnread);
   EXPECT_EQ(history.unread.back().line, 101);
 }
 

@@ -92,7 +92,7 @@ TEST(Program, TheCourseOfMemoryHasThePeak) {
     const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
     const ProgramMaker maker(c);
     for (int rank = 0; rank < layout.ranks; ++rank) {
-      MemoryCourse course;
+      MemoryTimeline course;
       const Program program = maker.Make(c.mesh.CoordinateOf(rank), 0, &course);
       EXPECT_EQ(Print(program), Print(maker.Make(c.mesh.CoordinateOf(rank)))) << "looking changes nothing";
       ASSERT_EQ(course.allocated.size(), program.instructions.size());

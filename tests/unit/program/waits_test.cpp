@@ -28,9 +28,9 @@ TEST(Waits, H3AnOperandThatEndsBeforeItBeginsIsRefused) {
 }
 
 TEST(Waits, H3AVolumeThatWrapsIsRefused) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  EXPECT_EQ(Volume({kMost, kMost}), kMost * kMost);
-  EXPECT_THROW(Volume({kMost, kMost, 4}), InvariantError);
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  EXPECT_EQ(Volume({kMax, kMax}), kMax * kMax);
+  EXPECT_THROW(Volume({kMax, kMax, 4}), InvariantError);
 }
 
 TEST(Program, WaitsAreEnoughForEveryOrderOfLanes) {

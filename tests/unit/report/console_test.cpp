@@ -56,7 +56,7 @@ class ConsoleTest : public ReporterTest {
 TEST_F(ConsoleTest, WarningsOfTheLogAreEventsAfterTheStart) {
   testing::internal::CaptureStdout();
   RunLog log(0, Verbosity::kNormal);
-  log.Doing("not shown in a file");
+  log.SetActivity("not shown in a file");
   spdlog::warn("before there is a {}", "reporter");
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "warning: before there is a reporter\n");
   ReportOptions options = Options();
@@ -156,7 +156,7 @@ TEST_F(ConsoleTest, LabelsAndWarningsHaveColours) {
 // A file is not a terminal.
 TEST_F(ConsoleTest, WhatIsShownOnTerminalsIsNotInFiles) {
   Reporter reporter(Options());
-  reporter.Doing(3, "saving");
+  reporter.SetActivity(3, "saving");
   EXPECT_THAT(Console(), IsEmpty());
 }
 

@@ -104,8 +104,8 @@ TEST(Monotone, FasterLinksAndDevicesNeverMakeARankSlower) {
 TEST(Monotone, InterferenceAddsABoundedTime) {
   std::mt19937 random(13);
   const Cluster cluster = SlowingCluster();
-  constexpr double kMostSharers = 4;  // in one direction of a port: tp, cp, dp, and a send or a recv
-  const double most = std::max(kMostSharers, 1 / (1 - cluster.node_slowdown) / (1 - cluster.network_slowdown));
+  constexpr double kMaxSharers = 4;  // in one direction of a port: tp, cp, dp, and a send or a recv
+  const double most = std::max(kMaxSharers, 1 / (1 - cluster.node_slowdown) / (1 - cluster.network_slowdown));
   SimulateOptions alone;
   alone.interference = false;
   for (int round = 0; round < 40; ++round) {

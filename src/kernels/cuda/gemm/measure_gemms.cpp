@@ -16,7 +16,7 @@
 namespace espalier::cuda {
 namespace {
 
-constexpr int kCandidates = 16, kRounds = 5, kMostRepetitions = 200;
+constexpr int kCandidates = 16, kRounds = 5, kMaxRepetitions = 200;
 constexpr double kRoundMicroseconds = 5000, kWorthChanging = 0.99;
 
 struct FreeDevice {
@@ -73,7 +73,7 @@ std::vector<double> TimesOf(const CublasGemm& gemm, const std::vector<cublasLtMa
   };
   for (size_t i = 0; i < candidates.size(); ++i) time(i, 2);
   const int repetitions =
-      static_cast<int>(std::clamp(kRoundMicroseconds / std::max(time(0, 2), 1.0), 1.0, double{kMostRepetitions}));
+      static_cast<int>(std::clamp(kRoundMicroseconds / std::max(time(0, 2), 1.0), 1.0, double{kMaxRepetitions}));
   for (int round = 0; round < kRounds; ++round)
     for (size_t i = 0; i < candidates.size(); ++i) times[i].push_back(time(i, repetitions));
   std::vector<double> medians;

@@ -6,6 +6,6 @@
 namespace espalier {
 
 /// The message of an exception; adds a remedy where the C++ library has only a name.
-std::string WhatOf(const std::exception& error);
+std::string MessageOf(const std::exception& error);
 
 }  // namespace espalier

@@ -1,4 +1,4 @@
-#include "espalier/util/what_of.hpp"
+#include "espalier/util/message_of.hpp"
 
 #include <fmt/core.h>
 
@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-std::string WhatOf(const std::exception& error) {
+std::string MessageOf(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
     return fmt::format("{}: the system has no more memory (use fewer ranks on this node, or a node with more)",
                        error.what());

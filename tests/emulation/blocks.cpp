@@ -285,20 +285,19 @@ void CheckLimits(const Grid& grid) {
 
 void (*issue)(cudaStream_t stream, std::function<void()> work) = IssueAtOnce;
 
-/// Every other launch runs its blocks backwards, and every other block its threads, so that code that depends on an
-/// order gives other results.
+thread_local Order order;
+
 void RunGrid(const Grid& grid, const std::function<void()>& thread) {
-  thread_local unsigned launches = 0;
   CheckLimits(grid);
   gridDim = grid.blocks;
   blockDim = grid.threads;
-  const unsigned launch = launches++;
+  const unsigned launch = order.launch++;
   const uint64_t plane = uint64_t{grid.blocks.x} * grid.blocks.y, count = plane * grid.blocks.z;
   for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t b = launch % 2 == 0 ? i : count - 1 - i;
+    const uint64_t b = (launch % 2 == 1) == order.opposite ? i : count - 1 - i;
     blockIdx = {static_cast<unsigned>(b % grid.blocks.x), static_cast<unsigned>(b / grid.blocks.x % grid.blocks.y),
                 static_cast<unsigned>(b / plane)};
-    block.Run(grid, thread, (launch / 2 + b) % 2 == 1);
+    block.Run(grid, thread, ((launch / 2 + b) % 2 == 1) != order.opposite);
   }
 }
 

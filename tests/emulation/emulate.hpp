@@ -25,6 +25,14 @@ struct Grid {
   size_t shared_bytes;
 };
 
+/// Every other launch runs its blocks backwards, and every other block its threads, so that code that depends on an
+/// order gives other results. `opposite` reverses both.
+struct Order {
+  unsigned launch = 0;  ///< number of the next launch of this host thread
+  bool opposite = false;
+};
+extern thread_local Order order;
+
 /// Runs `thread` once for every thread of the grid, and returns when all have ended.
 void RunGrid(const Grid& grid, const std::function<void()>& thread);
 

@@ -40,14 +40,23 @@ void CheckFp8(const Gemm& gemm) {
   CHECK(gemm.input == Dtype::kF8E4M3 || gemm.TypeOfB() == Dtype::kF8E4M3, "GEMM {}: both are e5m2", ToString(gemm));
 }
 
+/// Operand b as fp32 [k,n].
+std::vector<float> LoadB(const Gemm& gemm, const GemmOperands& memory) {
+  const GemmShape& s = gemm.shape;
+  std::vector<float> b(static_cast<size_t>(s.k * s.n));
+  for (int64_t p = 0; p < s.k; ++p)
+    for (int64_t j = 0; j < s.n; ++j)
+      b[static_cast<size_t>(p * s.n + j)] = Load(memory.b, gemm.TypeOfB(), p * s.b_row + j * s.b_column);
+  return b;
+}
+
 /// The elements of a row are summed side by side, so that the loop over a row of c is vectorized.
-void MultiplyRow(const Gemm& gemm, const GemmOperands& memory, int64_t i) {
+void MultiplyRow(const Gemm& gemm, const GemmOperands& memory, const std::vector<float>& b, int64_t i) {
   const GemmShape& s = gemm.shape;
   std::vector<float> sums(static_cast<size_t>(s.n));
   for (int64_t p = 0; p < s.k; ++p) {
     const float a = Load(memory.a, gemm.input, i * s.a_row + p * s.a_column);
-    for (int64_t j = 0; j < s.n; ++j)
-      sums[static_cast<size_t>(j)] += a * Load(memory.b, gemm.TypeOfB(), p * s.b_row + j * s.b_column);
+    for (int64_t j = 0; j < s.n; ++j) sums[static_cast<size_t>(j)] += a * b[static_cast<size_t>(p * s.n + j)];
   }
   for (int64_t j = 0; j < s.n; ++j) {
     const int64_t at = i * s.c_row + j;
@@ -71,11 +80,12 @@ void Multiply(const Gemm& gemm, const GemmOperands& memory, cudaStream_t stream)
   PrepareGemm(gemm, memory.workspace_bytes);
   emulation::issue(stream, [=] {
     const GemmShape& s = gemm.shape;
+    const std::vector<float> b = LoadB(gemm, memory);
     for (int64_t block = 0; block < s.blocks; ++block) {
       GemmOperands at = memory;
       at.a = static_cast<const std::byte*>(memory.a) + block * s.a_block * SizeOf(gemm.input);
       at.c = static_cast<std::byte*>(memory.c) + block * s.c_block * SizeOf(gemm.output);
-      for (int64_t i = 0; i < s.m; ++i) MultiplyRow(gemm, at, i);
+      for (int64_t i = 0; i < s.m; ++i) MultiplyRow(gemm, at, b, i);
     }
   });
 }

@@ -1,12 +1,19 @@
 // The kernels under test are the cuda backend's, emulated.
 #include <vector>
 
+#include "emulate.hpp"
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/kernels/planned_workspace.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
 #include "unit/tested_kernels.hpp"
 
 namespace espalier::testing {
+namespace {
+
+constexpr int kOpposite[] = {1};
+bool opposite = false;
+
+}  // namespace
 
 bool IsTested(std::string_view op) { return FindCudaKernel(op) != nullptr; }
 
@@ -22,13 +29,23 @@ void RunTested(std::string_view op, const KernelCall& call) {
   KernelCall planned = call;
   planned.workspace = workspace.data() + begin;
   planned.workspace_bytes = static_cast<int64_t>(bytes);
+  // The opposite of the order in which the previous call was computed.
+  static emulation::Order previous;
+  if (opposite)
+    emulation::order = {previous.launch, true};
+  else
+    previous = emulation::order;
   PrepareCudaKernel(op, planned);
   FindCudaKernel(op)(planned);
   const auto is_guard = [](unsigned char byte) { return byte == kGuard; };
   CHECK(std::all_of(workspace.end() - kGuardBytes, workspace.end(), is_guard), "{} writes past its workspace", op);
 }
 
-void SetTestedThreads(int) {}
+std::span<const int> OtherWays() { return kOpposite; }
+void SetWay(int way) {
+  opposite = way != 0;
+  emulation::order.opposite = false;
+}
 bool RefusesOnTheDevice() { return false; }
 
 }  // namespace espalier::testing

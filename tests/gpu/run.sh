@@ -103,7 +103,7 @@ Choose() {
         "$kernels" "--gtest_filter=-$slow_under_sanitizers")
       programs=(compute-sanitizer "$kernels")
       ;;
-    matrix-[1-4]) command=(python3 -u "$here/../mpi/matrix.py" share "${1#matrix-}" 4) ;;
+    matrix-[1-4]) command=(env ESPALIER_TEST_SHARE="${1#matrix-}/4" python3 -u "$here/../mpi/matrix.py") ;;
     *)
       echo "no part or group is called $1; groups are first second third, parts are ${first[*]} ${second[*]}" \
         "${third[*]} matrix-1 matrix-2 matrix-3 matrix-4" >&2

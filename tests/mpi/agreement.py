@@ -26,6 +26,7 @@ SHORT = 6  # draws of CI
 BOUNDS = dict(zip(KINDS, [((1e-2, 1e-1), (3e-2, 6e-1)), ((2e-3, 6e-2), (2e-2, 3e-1)), ((1e-6, 1e-3), (1e-3, 1e-2)),
                           ((1e-6, 1e-5), (1e-4, 1e-3)), ((1e-6, 1e-5), (1e-5, 1e-3)), ((1e-6, 1e-5), (1e-5, 1e-3))]))
 CURVES = ("loss", "grad_norm")
+OF_TESTS = ("ESPALIER_SEED", "ESPALIER_TEST_ERRORS", "ESPALIER_TEST_SHARE")  # variables that no run reads
 STAGES = ("parallel.pp", "pipeline.schedule", "pipeline.chunks")  # switches that must be changed together
 
 
@@ -35,7 +36,7 @@ class Failed(Exception):
 
 def environment():
     return {name: value for name, value in os.environ.items()
-            if name.startswith(("ESPALIER_", "ONEDNN_")) and name not in ("ESPALIER_SEED", "ESPALIER_TEST_ERRORS")}
+            if name.startswith(("ESPALIER_", "ONEDNN_")) and name not in OF_TESTS}
 
 
 def apart(mine, theirs, first):

@@ -8,6 +8,7 @@ import os
 
 from support.checkpoints import same_bits, tensors
 from support.runs import Checks, difference, planned_peaks, scratch, train
+from support.share import share
 from support.sizes import Sizes
 
 STEPS = 4
@@ -219,12 +220,10 @@ def main():
         compare_initial(folder, checks)
         runner = Runner(folder, checks)
         sizes = Sizes()
-        for group in GROUPS:
-            compare_group(runner, sizes, *group)
-        for row in REDUCED:
-            compare_reduced(runner, *row)
-        for row in ROUNDED:
-            compare_rounded(runner, *row)
+        comparisons = [(compare_group, (sizes, *group)) for group in GROUPS]
+        comparisons += [(compare_reduced, row) for row in REDUCED] + [(compare_rounded, row) for row in ROUNDED]
+        for compare, row in share(comparisons):
+            compare(runner, *row)
     checks.finish()
 
 

@@ -11,13 +11,16 @@
 
 All in a table of layouts, for Llama and GPT-2, with and without a sliding window. Documents have 1 to 15 tokens.
 """
+import itertools
 import json
+import operator
 import os
 import struct
 
 from support.layouts import ALL_GATHER, ALL_TO_ALL, FULL, GPT2, RING, SELECTIVE
 from support.checkpoints import same_bits, tensors
 from support.runs import Checks, DECK, difference, launch, scratch, train
+from support.share import share
 
 END = 10  # the byte that ends a document
 LENGTHS = (7, 1, 11, 5, 3, 1, 1, 15, 4, 1)  # two samples of 24 tokens, and the last target
@@ -42,6 +45,12 @@ LAYOUTS = (
 )
 MODELS = [(family, deck, model) for family, deck in (("llama", DECK), ("gpt2", GPT2))
           for model in ([], ["model.sliding_window=5", "model.full_attention_layers=1"])]
+
+
+def shared(table):
+    """(model, [(model, layout), ...]) of each model in this share of a table of (model, layouts)."""
+    rows = share((model, layout) for model, layouts in table for layout in layouts)
+    return itertools.groupby(rows, operator.itemgetter(0))
 
 
 def write(folder, name, data):
@@ -78,14 +87,14 @@ def alone(folder, deck, model):
 
 def is_alone(checks, folder):
     data = write(folder, "packed", sum(documents(), []))
-    for family, deck, model in MODELS:
+    for (family, deck, model), rows in shared((model, LAYOUTS) for model in MODELS):
         what = f"{family} {' '.join(model)}".strip()
         with scratch() as own:
             expected = alone(own, deck, model)
         keys = [*COMMON, *model, "run.steps=1", "batch.global=2", f"data.end_token={END}", paths(data)]
         mixed = train(os.path.join(folder, f"mixed {what}"), 1, keys, deck=deck)
         checks.that(difference(mixed.curve("loss"), [expected]) > 1e-4, f"{what}: documents that mix have another loss")
-        for layout, ranks, parallel in LAYOUTS:
+        for _, (layout, ranks, parallel) in rows:
             run = train(os.path.join(folder, f"{what} {layout}"), ranks,
                         [*keys, "data.isolate_documents=true", *parallel], deck=deck)
             worst = difference(run.curve("loss"), [expected])
@@ -101,12 +110,12 @@ def trains(checks, folder):
     files = [write(folder, f"text{i:03}", text) for i, text in enumerate(texts)]
     joined = write(folder, "joined", b"".join(texts) + b"\0")
     keys = [*COMMON, f"run.steps={steps}"]
-    for family, deck, model in MODELS:
+    for (family, deck, model), rows in shared((model, LAYOUTS[::2]) for model in MODELS):
         what = f"{family} {' '.join(model)}".strip()
         apart = train(os.path.join(folder, f"apart {what}"), 1,
                       [*keys, *model, f"model.seq_len={length - 1}", f"batch.global={batch * SEQUENCE // length}",
                        paths(joined)], deck=deck)
-        for layout, ranks, parallel in LAYOUTS[::2]:
+        for _, (layout, ranks, parallel) in rows:
             run = train(os.path.join(folder, f"together {what} {layout}"), ranks,
                         [*keys, *model, f"batch.global={batch}", "data.isolate_documents=true", paths(*files),
                          *parallel], deck=deck)
@@ -154,8 +163,8 @@ def is_not_poisoned(checks, folder):
     done = launch(1, ["export", os.path.join(folder, "start"), exported])
     assert done.returncode == 0, done.stdout
     start = f"run.init_from={with_embeddings(folder, exported, 'poisoned', huge)}"
-    for (family, deck, model), layouts in zip(MODELS, (LAYOUTS, LAYOUTS, LAYOUTS[::4], LAYOUTS[1::4])):
-        for layout, ranks, parallel in layouts:
+    for (family, deck, model), rows in shared(zip(MODELS, (LAYOUTS, LAYOUTS, LAYOUTS[::4], LAYOUTS[1::4]))):
+        for _, (layout, ranks, parallel) in rows:
             what = " ".join([family, *model]) + f", {layout}"
             def run(name, data, *more):
                 return train(os.path.join(folder, f"{what} {name}"), ranks,

@@ -5,6 +5,7 @@ import json, os, re, sys
 
 from support.checkpoints import same_bits, tensors
 from support.runs import Checks, DECK, ENVIRONMENT, Metrics, difference, launch, planned_peaks, program, scratch, train
+from support.share import share
 
 BASE = ["model.layers=2", "batch.global=4", "run.steps=5", "optimizer.eps=1e-6"]
 CPU, CUDA, MPI, NCCL = "run.device=cpu", "run.device=cuda", "run.transport=mpi", "run.transport=nccl"
@@ -359,11 +360,12 @@ def main():
     checks = Checks()
     with scratch() as folder:
         home = lambda name: os.path.join(folder, name)
-        for check in (check_one_rank, check_capture, check_hungry, check_checkpoints, check_moments, check_fp8,
-                      check_layouts, check_rounded, check_attention, check_masks, check_guard, check_watch,
-                      check_choice):
-            if not sys.argv[1:] or check.__name__ in sys.argv[1:]:
-                check(checks, home)
+        # In this order each third takes about as long: the longest three are neighbours.
+        all_checks = [check_one_rank, check_capture, check_hungry, check_checkpoints, check_layouts, check_attention,
+                      check_masks, check_moments, check_fp8, check_watch, check_rounded, check_guard, check_choice]
+        named = [check for check in all_checks if check.__name__ in sys.argv[1:]]
+        for check in named if sys.argv[1:] else share(all_checks, always=[check_one_rank]):
+            check(checks, home)
     checks.finish()
 
 

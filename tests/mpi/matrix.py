@@ -9,17 +9,17 @@ the moments must be equal (with other random bits it would be half of them), par
 moved, since Muon magnifies small directions, and gradient norms, which follow the parameters, to 5e-5. The planned peak
 of every rank of every row is what the executor used, exactly.
 
-    matrix.py             run the whole table
+    matrix.py             run the whole table, or the share of it that ESPALIER_TEST_SHARE names
     matrix.py list        print it
     matrix.py rows TEXT   run the rows whose name holds TEXT
     matrix.py named NAME ...   run the rows of these names
-    matrix.py share I N   run the I-th of N equal shares, from 1
 """
 import os, shutil, sys
 
 from support.checkpoints import distance, tensors
 from support.layouts import cover, plain_table, table
 from support.runs import Checks, difference, planned_peaks, scratch, train
+from support.share import share
 
 RTOL = {"fp32": 1e-5, "bf16": 1e-2}
 WEIGHTS, ROUNDED_WEIGHTS = 1e-4, 5e-3
@@ -84,8 +84,8 @@ def check(row, serial, folder, checks, worst):
         far["weights"] = apart(parameters(run, max(run.steps)), before, after)
     has_rounded = "precision.moments=bf16" in row.model
     if has_rounded and row.compute == "fp32":
-        share = equal_share(moments(run, max(run.steps)), rounded)
-        checks.that(share >= EQUAL_MOMENTS, f"{row}: {100 * share:.2f} % of the moments are equal")
+        equal = equal_share(moments(run, max(run.steps)), rounded)
+        checks.that(equal >= EQUAL_MOMENTS, f"{row}: {100 * equal:.2f} % of the moments are equal")
     bounds = {"loss": RTOL[row.compute], "grad_norm": max(RTOL[row.compute], ROUNDED_NORM if has_rounded else 0),
               "weights": ROUNDED_WEIGHTS if has_rounded else WEIGHTS}
     text = ", ".join(f"{what} {far[what]:.1e}" for what in far)
@@ -106,13 +106,12 @@ def chosen(command, text):
         assert not unknown, f"no such rows: {sorted(unknown)}"
         return [row for row in rows if row.name in text]
     if command == "share":
-        share, shares = map(int, text)
-        return rows[share - 1::shares]
+        return share(rows)
     return [row for row in rows if all(part in str(row) for part in text)]
 
 
 def main():
-    command, *text = sys.argv[1:] or ["rows", ""]
+    command, *text = sys.argv[1:] or ["share"]
     rows = chosen(command, text)
     if command == "list":
         print(*rows, f"{len(rows)} rows", sep="\n")

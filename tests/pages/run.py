@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs every command of README.md and doc, and compares the outputs that the pages show.
 
-    run.py [--update] [--list] [PAGE ...]
+    run.py [--update] [--list] [PAGE ...]     without PAGE all of them, or the share that ESPALIER_TEST_SHARE names
         --update   rewrite documented outputs that differ, and print what changed
         --list     print what would be done with each command, and run nothing
 
@@ -23,9 +23,11 @@ from blocks import Group, read_groups
 from compare import EXACT, Line, difference
 from session import run_page
 from support.runs import ROOT, executable, scratch
+from support.share import share
 from update import updated
 
 LONGEST = 600  # seconds for the commands of one page
+FIRST = ["README.md", os.path.join("doc", "start.md")]  # in every share of the pages
 RUN, INSTEAD, NOT_RUN = "run", "another runs instead", "not run"
 
 
@@ -164,6 +166,17 @@ def test_page(page, update, used):
     return faults, changes, tasks
 
 
+def faults_of_reading(page, used):
+    """Faults of a page whose commands another share runs."""
+    try:
+        tasks = read_page(page, used)[2]
+    except ValueError as error:
+        return [f"{page}: {error}"]
+    if any(task.kind != NOT_RUN for task in tasks):
+        given(page, used)
+    return []
+
+
 def print_list(pages):
     for page in pages:
         for task in read_page(page, set())[2]:
@@ -197,13 +210,14 @@ def main():
     os.environ.setdefault("ESPALIER", os.path.join(ROOT, "build", "espalier"))
     if not os.path.exists(executable()):
         sys.exit(f"{executable()}: not there (ninja -C build espalier; or name it in ESPALIER)")
-    pages = [os.path.relpath(os.path.abspath(page), ROOT) for page in options.pages] or all_pages()
-    if strange := set(pages) - set(all_pages()):
+    named = [os.path.relpath(os.path.abspath(page), ROOT) for page in options.pages]
+    if strange := set(named) - set(all_pages()):
         sys.exit(f"{', '.join(sorted(strange))}: no page of this tree (README.md, doc/*.md)")
     if options.list:
-        return print_list(pages)
+        return print_list(named or all_pages())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with an end to what runs
     used, faults, tasks = set(), [], []
+    pages = named or share(all_pages(), always=FIRST)
     for page in pages:
         begun = time.monotonic()
         found, changes, done = test_page(page, options.update, used)
@@ -212,9 +226,10 @@ def main():
             print(said, *changes, *found, sep="\n", flush=True)
         faults += found
         tasks += done
-    if not options.pages:
-        faults += (useless := list(useless_rows(used)))
-        print(*useless, sep="\n")
+    if not named:
+        more = [fault for page in sorted(set(all_pages()) - set(pages)) for fault in faults_of_reading(page, used)]
+        faults += (more := more + list(useless_rows(used)))
+        print(*more, sep="\n")
     print(*summary(tasks), sep="\n")
     print(f"{len(faults)} faults")
     sys.exit(1 if faults else 0)

@@ -5,6 +5,7 @@ import os, shutil
 
 from support.checkpoints import same_bits, tensors
 from support.runs import Checks, DECK, ROOT, scratch, train
+from support.share import share
 from support.switches import Cover
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
@@ -40,9 +41,8 @@ GPT2_LAYOUTS = [layout(), layout(pp=4), layout(dp_shard=2, tp=2), layout(cp=2, t
                 layout(pp=2, schedule="dualpipev", chunks=2)]
 MUON_LAYOUTS = [layout(), layout(dp_shard=3, zero=1), layout(pp=2, tp=2)]
 MOMENTS = ["precision.moments=bf16"]
-RINGS = [("gpt2", GPT2_MODEL, GPT2, GPT2_LAYOUTS), ("muon", MUON_MODEL, DECK, MUON_LAYOUTS),
-         ("moments", [*GPT2_MODEL, *MOMENTS], GPT2, GPT2_LAYOUTS[1:]),
-         ("moments of muon", [*MUON_MODEL, *MOMENTS], DECK, MUON_LAYOUTS)]
+RINGS = [(GPT2_MODEL, GPT2, GPT2_LAYOUTS), (MUON_MODEL, DECK, MUON_LAYOUTS),
+         ([*GPT2_MODEL, *MOMENTS], GPT2, GPT2_LAYOUTS[1:]), ([*MUON_MODEL, *MOMENTS], DECK, MUON_LAYOUTS)]
 
 
 def ranks(layout):
@@ -92,14 +92,12 @@ def main():
         layout["switches"] = switches
     with scratch() as folder:
         sources = [Source(layout, os.path.join(folder, f"source{i}"), MODEL, DECK) for i, layout in enumerate(LAYOUTS)]
-        for source in sources:
-            for target in LAYOUTS:
-                if target is not source.layout:
-                    worst = max(worst, check(source, target, folder, checks))
-        for word, model, deck, layouts in RINGS:
-            for i, layout in enumerate(layouts):
-                source = Source(layout, os.path.join(folder, f"{word}{i}"), model, deck)
-                worst = max(worst, check(source, layouts[(i + 1) % len(layouts)], folder, checks))
+        for source, target in share((a, b) for a in sources for b in LAYOUTS if b is not a.layout):
+            worst = max(worst, check(source, target, folder, checks))
+        rings = [(model, deck, *pair) for model, deck, ring in RINGS for pair in zip(ring, ring[1:] + ring[:1])]
+        for i, (model, deck, layout, target) in enumerate(share(rings)):
+            source = Source(layout, os.path.join(folder, f"ring{i}"), model, deck)
+            worst = max(worst, check(source, target, folder, checks))
     print(f"largest difference of a next loss: {worst:.1e}")
     checks.finish()
 

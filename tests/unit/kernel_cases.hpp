@@ -120,22 +120,34 @@ inline Attributes WithColumns(Attributes attributes, const std::vector<OwnedTens
   return attributes;
 }
 
-/// Compares all outputs with the reference's, and bit by bit with the outputs of 1 and 5 threads (`on_any_threads`).
-inline void Check(const Case& c, double absolute, bool on_any_threads = true) {
-  const std::vector<OwnedTensor> tested = c.Tested(), reference = c.Reference();
+/// Calls `check(way)` while the tested kernels compute in each of the other ways.
+template <typename F>
+void InOtherWays(F check) {
+  for (int way : OtherWays()) {
+    SetWay(way);
+    check(way);
+  }
+  SetWay(0);
+}
+
+/// Compares all outputs with the reference's, and bit by bit with those of the other ways to compute (`in_any_way`).
+inline void CheckAgainst(const std::vector<OwnedTensor>& reference, const Case& c, double absolute,
+                         bool in_any_way = true) {
+  const std::vector<OwnedTensor> tested = c.Tested();
   for (size_t o = 0; o < tested.size(); ++o) {
     ExpectNear(tested[o], reference[o], absolute, c.op + " output " + std::to_string(o));
     if (::testing::Test::HasFatalFailure()) return;
   }
-  if (!on_any_threads) return;
-  for (int threads : {1, 5}) {
-    SetTestedThreads(threads);
+  if (!in_any_way) return;
+  InOtherWays([&](int way) {
     const std::vector<OwnedTensor> again = c.Tested();
-    for (size_t o = 0; o < tested.size(); ++o) {
-      EXPECT_TRUE(again[o].SameBits(tested[o])) << c.op << " output " << o << " differs on " << threads << " threads";
-    }
-  }
-  SetTestedThreads(2);
+    for (size_t o = 0; o < tested.size(); ++o)
+      EXPECT_TRUE(again[o].SameBits(tested[o])) << c.op << " output " << o << " differs in way " << way;
+  });
+}
+
+inline void Check(const Case& c, double absolute, bool in_any_way = true) {
+  CheckAgainst(c.Reference(), c, absolute, in_any_way);
 }
 
 /// Runs the tested kernel with output `output` in the memory of input `input`; its bits must not change.
@@ -216,8 +228,8 @@ inline Case AttentionCase(Random& random, Dtype type, const Heads& h) {
   return c;
 }
 
-inline Case AttentionGradCase(Random& random, const Case& forward) {
-  const std::vector<OwnedTensor> results = forward.Reference();
+/// The gradient of `forward`, whose results are the reference's.
+inline Case AttentionGradCase(Random& random, const Case& forward, const std::vector<OwnedTensor>& results) {
   Case c{"attention_grad", {}, {}, forward.attributes};
   c.inputs.assign(forward.inputs.begin(), forward.inputs.begin() + 3);
   OwnedTensor o(forward.inputs[0].dtype(), results[0].shape());
@@ -226,6 +238,10 @@ inline Case AttentionGradCase(Random& random, const Case& forward) {
   c.inputs.insert(c.inputs.end(), forward.inputs.begin() + 3, forward.inputs.end());
   for (int i = 0; i < 3; ++i) c.outputs.push_back(random.Real(results[0].dtype(), forward.inputs[i].shape()));
   return c;
+}
+
+inline Case AttentionGradCase(Random& random, const Case& forward) {
+  return AttentionGradCase(random, forward, forward.Reference());
 }
 
 /// Tensors with these numbers of elements; the first `decaying` decay.

@@ -20,41 +20,42 @@ class OwnedTensor {
       : dtype_(dtype),
         shape_(std::move(shape)),
         start_(std::move(start)),
+        count_(Volume(shape_)),
         first_(kGuardBytes),
-        bytes_(static_cast<size_t>(Volume(shape_) * SizeOf(dtype) + 2 * kGuardBytes), kGuard) {
+        bytes_(static_cast<size_t>(count_ * SizeOf(dtype) + 2 * kGuardBytes), kGuard) {
     if (start_.empty()) start_.assign(shape_.size(), 0);
-    std::memset(View().data, 0, DataBytes());
+    std::memset(Data(), 0, DataBytes());
   }
 
-  Tensor View() const { return {const_cast<std::byte*>(bytes_.data() + first_), dtype_, shape_, start_}; }
+  Tensor View() const { return {Data(), dtype_, shape_, start_}; }
   /// The same tensor, with its first element `elements` elements after a boundary of 16 bytes.
   OwnedTensor Shifted(int64_t elements) const {
     OwnedTensor shifted = *this;
     shifted.first_ = kGuardBytes + elements * SizeOf(dtype_);
     shifted.bytes_.assign(bytes_.size() + static_cast<size_t>(elements * SizeOf(dtype_)), kGuard);
-    std::memcpy(shifted.View().data, View().data, DataBytes());
+    std::memcpy(shifted.Data(), Data(), DataBytes());
     return shifted;
   }
-  int64_t Count() const { return Volume(shape_); }
+  int64_t Count() const { return count_; }
   Dtype dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
 
   double operator[](int64_t i) const {
-    if (dtype_ == Dtype::kI32) return View().As<int32_t>()[i];
-    if (IsFp8(dtype_)) return FromFp8(dtype_, View().As<uint8_t>()[i]);
-    return dtype_ == Dtype::kF32 ? View().As<float>()[i] : ToFloat(View().As<Bf16>()[i]);
+    if (dtype_ == Dtype::kI32) return At<int32_t>(i);
+    if (IsFp8(dtype_)) return FromFp8(dtype_, At<uint8_t>(i));
+    return dtype_ == Dtype::kF32 ? At<float>(i) : ToFloat(At<Bf16>(i));
   }
   /// Any type but fp8, which kernels write.
   void Set(int64_t i, double value) {
     if (dtype_ == Dtype::kI32) {
-      View().As<int32_t>()[i] = static_cast<int32_t>(value);
+      At<int32_t>(i) = static_cast<int32_t>(value);
     } else if (dtype_ == Dtype::kF32) {
-      View().As<float>()[i] = static_cast<float>(value);
+      At<float>(i) = static_cast<float>(value);
     } else {
-      View().As<Bf16>()[i] = ToBf16(static_cast<float>(value));
+      At<Bf16>(i) = ToBf16(static_cast<float>(value));
     }
   }
-  bool SameBits(const OwnedTensor& o) const { return std::memcmp(View().data, o.View().data, DataBytes()) == 0; }
+  bool SameBits(const OwnedTensor& o) const { return std::memcmp(Data(), o.Data(), DataBytes()) == 0; }
   /// False if something was written before the first element or after the last.
   bool IsIntact() const {
     const auto is_guard = [](std::byte b) { return b == kGuard; };
@@ -73,11 +74,16 @@ class OwnedTensor {
   static constexpr int64_t kGuardBytes = 64;
   static constexpr std::byte kGuard{0xa5};
 
-  size_t DataBytes() const { return static_cast<size_t>(Count() * SizeOf(dtype_)); }
+  std::byte* Data() const { return const_cast<std::byte*>(bytes_.data() + first_); }
+  template <typename T>
+  T& At(int64_t i) const {
+    return reinterpret_cast<T*>(Data())[i];
+  }
+  size_t DataBytes() const { return static_cast<size_t>(count_ * SizeOf(dtype_)); }
 
   Dtype dtype_;
   Shape shape_, start_;
-  int64_t first_;  ///< byte of the first element
+  int64_t count_, first_;  ///< elements, and the byte of the first one
   std::vector<std::byte> bytes_;
 };
 

@@ -8,6 +8,8 @@
 namespace espalier::testing {
 namespace {
 
+constexpr int kUsualThreads = 2, kOtherThreads[] = {1, 5};
+
 /// Ignores the environment's settings of threads. If the processor lacks ESPALIER_ISA, or uses it anyway, the test is
 /// skipped: the same test without ESPALIER_ISA runs at that level.
 bool SetUp() try {
@@ -15,7 +17,7 @@ bool SetUp() try {
     std::puts("skipped: this processor has this level without ESPALIER_ISA");
     std::exit(77);
   }
-  SetCpuThreads(2);
+  SetCpuThreads(kUsualThreads);
   return true;
 } catch (const UserError& error) {
   std::puts(error.what());
@@ -27,7 +29,8 @@ const bool kIsSetUp = SetUp();
 
 bool IsTested(std::string_view op) { return FindCpuKernel(op) != nullptr; }
 void RunTested(std::string_view op, const KernelCall& call) { FindCpuKernel(op)(call); }
-void SetTestedThreads(int threads) { SetCpuThreads(threads); }
+std::span<const int> OtherWays() { return kOtherThreads; }
+void SetWay(int way) { SetCpuThreads(way == 0 ? kUsualThreads : way); }
 bool RefusesOnTheDevice() { return false; }
 
 }  // namespace espalier::testing

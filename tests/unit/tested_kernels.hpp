@@ -1,6 +1,7 @@
 // The backend whose kernels a test binary tests: the one that it is linked with.
 #pragma once
 
+#include <span>
 #include <string_view>
 
 #include "espalier/kernels/kernel_table.hpp"
@@ -17,7 +18,9 @@ void RunTested(std::string_view op, const KernelCall& call);
 /// True if a broken invariant on the device ends all further use of it: then no test may break one.
 bool RefusesOnTheDevice();
 
-/// SetCpuThreads, if the backend has threads.
-void SetTestedThreads(int threads);
+/// Other ways to compute, which must give the same bits: on other numbers of threads, in the opposite order, or again.
+std::span<const int> OtherWays();
+/// Chooses the way of the following calls: one of OtherWays(), or 0, the usual one.
+void SetWay(int way);
 
 }  // namespace espalier::testing

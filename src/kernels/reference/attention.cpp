@@ -38,8 +38,9 @@ void ForRows(const AttentionShape& shape, F f) {
 
 /// Dot product of a query, or of the gradient of a result, with a key.
 double Dot(const Array& x, int64_t first, const Array& y, const Head& head, int64_t j) {
+  const int64_t key = head.Key(j, 0);
   double sum = 0;
-  for (int64_t c = 0; c < head.shape.head_dim; ++c) sum += Get(x, first + c) * Get(y, head.Key(j, c));
+  for (int64_t c = 0; c < head.shape.head_dim; ++c) sum += Get(x, first + c) * Get(y, key + c);
   return sum;
 }
 
@@ -64,12 +65,14 @@ void ForwardRow(const AttentionArgs& a, const Head& head, int64_t i) {
   for (double& x : p) sum += x = x == hidden ? 0 : std::exp(x - largest);
   Set(a.lse, head.Row(i), sum == 0 ? hidden : largest + std::log(sum));
   for (int64_t j = 0; j < s.keys; ++j) p[static_cast<size_t>(j)] *= FactorOf(a.dropout, head, i, j);
-  for (int64_t c = 0; c < s.head_dim; ++c) {
-    double o = 0;
-    for (int64_t j = 0; j < s.keys; ++j)
-      if (s.Sees(a.first_keys, head.b, i, j)) o += p[static_cast<size_t>(j)] * Get(a.v, head.Key(j, c));
-    Set(a.o, head.Result(i, c), sum == 0 ? 0 : o / sum);
+  std::vector<double> o(static_cast<size_t>(s.head_dim));
+  for (int64_t j = 0; j < s.keys; ++j) {
+    if (!s.Sees(a.first_keys, head.b, i, j)) continue;
+    const double weight = p[static_cast<size_t>(j)];
+    const int64_t key = head.Key(j, 0);
+    for (int64_t c = 0; c < s.head_dim; ++c) o[static_cast<size_t>(c)] += weight * Get(a.v, key + c);
   }
+  for (int64_t c = 0; c < s.head_dim; ++c) Set(a.o, head.Result(i, c), sum == 0 ? 0 : o[static_cast<size_t>(c)] / sum);
 }
 
 struct Gradients {
@@ -81,18 +84,21 @@ struct Gradients {
 void BackwardRow(const AttentionGradArgs& a, const Head& head, int64_t i, Gradients& g) {
   const AttentionShape& s = a.shape;
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim)), lse = a.lse[head.Row(i)];
+  const int64_t query = head.Query(i, 0), result = head.Result(i, 0);
   double mean = 0;
-  for (int64_t c = 0; c < s.head_dim; ++c) mean += Get(a.o, head.Result(i, c)) * Get(a.d_o, head.Result(i, c));
+  for (int64_t c = 0; c < s.head_dim; ++c) mean += Get(a.o, result + c) * Get(a.d_o, result + c);
+  double* const dq = g.dq.data() + result;
   for (int64_t j = 0; j < s.keys; ++j) {
     if (!s.Sees(a.first_keys, head.b, i, j)) continue;
-    const double p = std::exp(scale * Dot(a.q, head.Query(i, 0), a.k, head, j) - lse);
+    const double p = std::exp(scale * Dot(a.q, query, a.k, head, j) - lse);
     const double factor = FactorOf(a.dropout, head, i, j);
-    const double ds = scale * p * (factor * Dot(a.d_o, head.Result(i, 0), a.v, head, j) - mean);
+    const double ds = scale * p * (factor * Dot(a.d_o, result, a.v, head, j) - mean);
+    const int64_t key = head.Key(j, 0), dense = head.DenseKey(j, 0);
+    double *const dk = g.dk.data() + dense, *const dv = g.dv.data() + dense;
     for (int64_t c = 0; c < s.head_dim; ++c) {
-      const auto query = static_cast<size_t>(head.Result(i, c)), key = static_cast<size_t>(head.DenseKey(j, c));
-      g.dv[key] += p * factor * Get(a.d_o, head.Result(i, c));
-      g.dq[query] += ds * Get(a.k, head.Key(j, c));
-      g.dk[key] += ds * Get(a.q, head.Query(i, c));
+      dv[c] += p * factor * Get(a.d_o, result + c);
+      dq[c] += ds * Get(a.k, key + c);
+      dk[c] += ds * Get(a.q, query + c);
     }
   }
 }

@@ -1,4 +1,6 @@
 // GEMMs of activations and weights.
+#include <vector>
+
 #include "kernels/fp8.hpp"
 #include "kernels/reference/runtime/access.hpp"
 
@@ -16,14 +18,19 @@ double Element(const Array& x, const float* scales, const Gemm& gemm, int64_t i,
 
 void Matmul(const MatmulArgs& a) {
   const GemmShape& s = a.gemm.shape;
+  std::vector<double> b(static_cast<size_t>(s.k * s.n)), sums(static_cast<size_t>(s.n));
+  for (int64_t p = 0; p < s.k; ++p)
+    for (int64_t j = 0; j < s.n; ++j)
+      b[static_cast<size_t>(p * s.n + j)] = Element(a.b, a.b_scales, a.gemm, p * s.b_row + j * s.b_column, j);
   for (int64_t i = 0; i < s.m; ++i) {
+    std::fill(sums.begin(), sums.end(), 0.0);
+    for (int64_t p = 0; p < s.k; ++p) {
+      const double x = Element(a.a, a.a_scales, a.gemm, i * s.a_row + p * s.a_column, i);
+      for (int64_t j = 0; j < s.n; ++j) sums[static_cast<size_t>(j)] += x * b[static_cast<size_t>(p * s.n + j)];
+    }
     for (int64_t j = 0; j < s.n; ++j) {
-      double sum = 0;
-      for (int64_t p = 0; p < s.k; ++p)
-        sum += Element(a.a, a.a_scales, a.gemm, i * s.a_row + p * s.a_column, i) *
-               Element(a.b, a.b_scales, a.gemm, p * s.b_row + j * s.b_column, j);
-      if (a.bias) sum += Get(a.bias, j);
-      Put(a.c, i * s.n + j, sum, a.gemm.accumulate);
+      const double bias = a.bias ? Get(a.bias, j) : 0;
+      Put(a.c, i * s.n + j, sums[static_cast<size_t>(j)] + bias, a.gemm.accumulate);
     }
   }
 }

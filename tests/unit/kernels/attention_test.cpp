@@ -79,11 +79,12 @@ TEST_P(Kernels, Attention) {
 TEST_P(Kernels, AttentionGrad) {
   for (const Heads& h : AllHeads()) {
     const Case c = AttentionGradCase(random_, AttentionCase(random_, T(), h));
+    const std::vector<OwnedTensor> expected = c.Reference();
     double largest = 1;
-    for (const OwnedTensor& x : c.Reference()) largest = std::max(largest, x.Largest());
+    for (const OwnedTensor& x : expected) largest = std::max(largest, x.Largest());
     const double relative = SumBound(h.head_dim + h.queries * h.heads / std::max<int64_t>(h.kv_heads, 1), 8) +
                             (T() == kBf16 ? 1.0 / 64 : 0);
-    Check(c, largest * relative);
+    CheckAgainst(expected, c, largest * relative);
   }
 }
 
@@ -202,7 +203,7 @@ TEST(KernelsAttention, InZigzagOrder) {
     ExpectNear(tested[0], reference[0], 2 * kBf16Rounding + 4 * scores + sums, "o, " + what);
     ExpectNear(tested[1], reference[1], 4 * scores + sums, "lse, " + what);
     EXPECT_TRUE(c.Tested()[0].SameBits(tested[0])) << what;
-    const Case grad = AttentionGradCase(random, c);
+    const Case grad = AttentionGradCase(random, c, reference);
     const std::vector<OwnedTensor> gradients = grad.Tested(), expected = grad.Reference(), again = grad.Tested();
     for (size_t i = 0; i < 3; ++i) {
       // A row has at most a part of each rank's keys or queries, each about as large as the largest sum.
@@ -230,8 +231,10 @@ TEST_P(KernelsRing, IsTheWhole) {
   constexpr int64_t kCp = 3, kWidth = 2 * 16;
   Random random;
   const Heads whole{1, kCp * kPart, kCp * kPart, 2, 1, 16, 0, 0, 1, kCp, kCp * kPart, -1, window, documents};
-  const Case forward = AttentionCase(random, type, whole), backward = AttentionGradCase(random, forward);
-  const std::vector<OwnedTensor> expected = forward.Reference(), gradients = backward.Reference();
+  const Case forward = AttentionCase(random, type, whole);
+  const std::vector<OwnedTensor> expected = forward.Reference();
+  const Case backward = AttentionGradCase(random, forward, expected);
+  const std::vector<OwnedTensor> gradients = backward.Reference();
   const double rounding = type == kBf16 ? kBf16Rounding : 0;
   const auto bound = [&](const OwnedTensor& x) { return 1e-4 + (4 + kCp) * rounding * x.Largest(); };
   // Keys of another rank replace the rank's own.

@@ -3,7 +3,7 @@ import json, os
 
 from .runs import ENVIRONMENT, Metrics, executable, launch, launcher
 
-PATIENCE = 60  # seconds, for operations that should take one
+PATIENCE = 300  # seconds, for operations that should take one, on a machine that may stall
 
 
 def command(ranks, arguments, fault=None, rank=None, before=""):

@@ -33,15 +33,15 @@ std::vector<size_t> FewOfAFamily(const std::vector<Scored>& scored, size_t hopef
   return order;
 }
 
-/// The first of each schedule, and of each pair of tp and pp with and without cp.
+/// The first of each schedule, and of each pair of tp and pp.
 std::vector<size_t> Different(const std::vector<Scored>& scored, size_t hopeful) {
   std::set<ScheduleKind> schedules;
-  std::set<std::tuple<int, int, bool>> degrees;
+  std::set<std::pair<int, int>> degrees;
   std::vector<size_t> order;
   for (size_t i = 0; i < hopeful; ++i) {
     const Layout& l = scored[i].layout;
-    const bool schedule = schedules.insert(l.schedule).second, other = degrees.emplace(l.tp, l.pp, l.cp > 1).second;
-    if (schedule || other) order.push_back(i);
+    const bool schedule = schedules.insert(l.schedule).second, pair = degrees.emplace(l.tp, l.pp).second;
+    if (schedule || pair) order.push_back(i);
   }
   return order;
 }

@@ -10,10 +10,6 @@ namespace {
 
 constexpr int64_t kReplayed = 4;  // microbatches per stage that are replayed, besides one period
 
-Schedule ScheduleOf(const Layout& l, int64_t microbatches) {
-  return MakeSchedule(TraitsOf(l.schedule), l.pp, l.chunks, static_cast<int>(microbatches), l.Steady());
-}
-
 bool IsJoint(const Job& job) {
   const auto has = [&](bool forward) {
     return std::ranges::any_of(job.parts, [&](const JobPart& part) { return (part.role == Role::kF) == forward; });
@@ -22,6 +18,10 @@ bool IsJoint(const Job& job) {
 }
 
 }  // namespace
+
+Schedule ScheduleOf(const Layout& l, int64_t microbatches) {
+  return MakeSchedule(TraitsOf(l.schedule), l.pp, l.chunks, static_cast<int>(microbatches), l.Steady());
+}
 
 PipelineReplay::PipelineReplay(const Layout& layout, int64_t microbatches)
     : layout_(layout),

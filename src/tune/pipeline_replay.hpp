@@ -1,6 +1,7 @@
 // The time of a pipeline by a replay of its schedule, with a time for each chunk. It ranks thousands of layouts, so the
-// order of the jobs is worked out once per schedule. In the steady state a schedule repeats itself after as many
-// microbatches as there are stages: a long one is replayed for some of them, and the rest is extrapolated.
+// order of the jobs is worked out once per schedule. (Validate replays equal chunks, to prove a schedule.) In the
+// steady state a schedule repeats itself after as many microbatches as there are stages: a long one is replayed for
+// some of them, and the rest is extrapolated.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,8 @@
 #include "tune/layout.hpp"
 
 namespace espalier {
+
+Schedule ScheduleOf(const Layout& layout, int64_t microbatches);
 
 /// Times of one microbatch on a chunk, in us.
 struct ChunkTime {
@@ -28,7 +31,7 @@ class PipelineReplay {
   const std::vector<int>& ChunksOf(int stage) const { return chunks_of_[static_cast<size_t>(stage)]; }
 
   /// When the last job of each stage ends. `start_us`: when its first job may begin; `hop_us`: time of a message
-  /// between stages. In a job that joins a forward and a backward, kExposedInJointJobs of their communication stays
+  /// between stages. Where joint jobs are interleaved, kExposedInJointJobs of their exposed communication stays
   /// exposed.
   std::vector<double> EndsUs(const std::vector<ChunkTime>& chunks, double hop_us,
                              const std::vector<double>& start_us) const;

@@ -271,6 +271,7 @@ LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* 
     const Example example{c, kFirstKind + i};
     MemoryReader(example, profile).Run();
     if (costs != nullptr) ReadTimes(example, *costs, profile);
+    if (!example.IsFirst()) continue;
     for (const Value& v : c.graph->values)
       if (v.layout == "batch,stream,embed" && v.frequency == Frequency::kMicrobatch)
         profile.stream_bytes = Volume(LocalShape(v.type, c.mesh, {})) * SizeOf(v.type.dtype);

@@ -1,6 +1,7 @@
-// What each part of a model costs a rank, in memory and in time. For each kind of layer the compiler makes the program
-// of a model of two such layers with the same local shapes, and the profile is read off that program. The second layer
-// is measured: its neighbours are a layer and the head, so fused additions are as in the middle of a model.
+// The costs of each part of a model on a rank, in memory and in time. For each kind of layer the compiler makes the
+// program of a model of two such layers with the same local shapes, and the profile is read off that program. The
+// second layer is measured: its neighbours are a layer and the head, so fused additions are as in the middle of a
+// model.
 #pragma once
 
 #include <cstdint>

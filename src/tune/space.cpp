@@ -89,10 +89,8 @@ std::vector<RecomputeMode> RecomputesOf(const SearchContext& c) {
 
 }  // namespace
 
-ScheduleFacts::ScheduleFacts(const Layout& l, int64_t microbatches)
-    : flights(
-          FlightsOf(MakeSchedule(TraitsOf(l.schedule), l.pp, l.chunks, static_cast<int>(microbatches), l.Steady()))),
-      replay(l, microbatches) {}
+ScheduleFacts::ScheduleFacts(const Layout& layout, int64_t microbatches)
+    : flights(FlightsOf(ScheduleOf(layout, microbatches))), replay(layout, microbatches) {}
 
 std::shared_ptr<const ScheduleFacts> ScheduleCache::Of(const Layout& l, int64_t microbatches) {
   const Key key{l.schedule, l.pp, l.chunks, l.Steady(), microbatches};

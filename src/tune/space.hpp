@@ -63,14 +63,14 @@ struct SpaceCounts {
   std::optional<Layout> smallest;
 };
 
-/// What a search knows of a schedule.
+/// Facts about one schedule.
 struct ScheduleFacts {
   ScheduleFacts(const Layout& layout, int64_t microbatches);
   std::vector<StageFlights> flights;
   PipelineReplay replay;
 };
 
-/// Facts about schedules by their numbers, computed once for all groups. Thread-safe.
+/// The facts by a schedule's numbers, computed once for all groups. Thread-safe.
 class ScheduleCache {
  public:
   std::shared_ptr<const ScheduleFacts> Of(const Layout& layout, int64_t microbatches);
@@ -110,7 +110,7 @@ class Scorer {
   const DataParallelTimes& SyncOf(const Layout& layout);
   const std::vector<ChunkParts>& ChunksOf(const Layout& layout);
   int64_t LeastBytesOf(const Layout& layout, const std::vector<ChunkParts>& chunks);
-  /// What `us` says of a layout: FormulaUs or LeastUs.
+  /// The result of `us`, FormulaUs or LeastUs, for a layout.
   double TimeOf(const Layout& layout, const std::vector<ChunkParts>& chunks, double (*us)(const StepQuestion&));
   int64_t Microbatches(const Layout& layout) const {
     return deck_.batch.global / (layout.micro * layout.DataParallel());

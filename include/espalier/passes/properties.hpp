@@ -1,5 +1,5 @@
-// What passes rely on, as properties of a graph. A row of pass_list.hpp says which of them its pass requires,
-// establishes and ends.
+// Properties of a graph that passes rely on. A row of pass_list.hpp says which of them its pass requires, establishes
+// and ends.
 #pragma once
 
 #include <cstdint>

@@ -108,10 +108,11 @@ void CheckVocabulary(const std::string& path, int64_t vocab, const std::string& 
 }
 
 DataFormat FormatOf(const std::string& path, OpenFiles& open, const DataSettings& settings) {
-  const DataFormat format = settings.format == DataFormat::kAuto ? GuessFormat(path, open) : settings.format;
+  const bool guessed = settings.format == DataFormat::kAuto;
+  const DataFormat format = guessed ? GuessFormat(path, open) : settings.format;
   if (settings.tokenizer == nullptr && IsText(format) && settings.vocab < 256)
     RefuseData(path, fmt::format("text needs model.vocab >= 256 (a token is a byte); it is {}", settings.vocab));
-  if (IsText(format))
+  if (!guessed && IsText(format))
     if (const auto other = FormatOfMagic(FirstBytesOf(path, open)))
       RefuseData(path, fmt::format("begins like a file of data.format = \"{}\", not \"{}\": set data.format=auto",
                                    DeckName(*other), DeckName(format)));

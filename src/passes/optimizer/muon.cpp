@@ -135,7 +135,7 @@ class Writer {
     graph_.AddOp(std::move(op));
   }
 
-  /// What the orthogonal matrix is multiplied by, besides the rate.
+  /// The factor of the orthogonal matrix, besides the rate.
   double FactorOf(const Value& parameter) const {
     const Shape& shape = parameter.type.shape;
     const bool in_out = in_out_.contains(std::string(ParameterOf(parameter)));

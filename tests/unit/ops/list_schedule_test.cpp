@@ -91,7 +91,7 @@ std::vector<LaneTask> Attention(double message) {
 TEST(ScheduleMessages, AnExposedMessageAndWhatItNeedsGoFirst) {
   const std::vector<LaneTask> tasks = Attention(2);
   const std::vector<int> order = ScheduleMessages(tasks);
-  // The weight gradient is open at the start and does not move behind the message; queries run under the message.
+  // The weight gradient is open at the start and does not move after the message; queries run under the message.
   EXPECT_EQ(order, (std::vector{3, 1, 2, 0, 4}));
   EXPECT_EQ(TimeOf(tasks, {0, 1, 2, 3, 4}), 2 + 1 + 2 + 4) << "attention waits for the message, which hides task 3";
   EXPECT_EQ(TimeOf(tasks, order), 1 + 1 + 2 + 4);

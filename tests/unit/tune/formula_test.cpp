@@ -88,8 +88,7 @@ TEST(PipelineReplay, TakesUnequalChunksAndMessages) {
       times.back().f += 1;
       for (const int m : {16, 52}) {
         const std::vector<double> ends = PipelineReplay(layout, m).EndsUs(times, 0.25, std::vector<double>(4));
-        const std::vector<double> exact =
-            EndsByRelaxation(MakeSchedule(TraitsOf(kind), 4, chunks, m, layout.Steady()), times, 0.25);
+        const std::vector<double> exact = EndsByRelaxation(ScheduleOf(layout, m), times, 0.25);
         for (size_t stage = 0; stage < 4; ++stage)
           EXPECT_NEAR(ends[stage], exact[stage], (m == 16 ? 1e-9 : 0.01) * exact[stage]) << Name(kind) << " " << stage;
       }

@@ -1,4 +1,5 @@
-// Properties that passes require and establish: the list is sound, a wrong order is refused, and every checker finds an offence.
+// Properties that passes require and establish: the list is sound, a wrong order is refused, and every checker finds an
+// offence.
 #include "espalier/passes/properties.hpp"
 
 #include <gmock/gmock.h>

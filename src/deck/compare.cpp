@@ -18,13 +18,20 @@ constexpr auto kOfWeights =
     std::to_array<std::string_view>({"family", "layers", "dim", "heads", "kv_heads", "head_dim", "ffn_dim", "vocab",
                                      "norm_placement", "qk_norm", "qkv_bias", "o_bias", "mlp_bias", "tie_embeddings"});
 
+/// The same of [experts].
+constexpr auto kOfExperts =
+    std::to_array<std::string_view>({"count", "ffn_dim", "shared_ffn_dim", "first_layer", "every"});
+
 bool IsFixed(const DeckKey& key, const Deck& saved) {
+  if (key.section == "experts") return std::ranges::find(kOfExperts, key.name) != kOfExperts.end();
   if (key.section != "model") return false;
   if (key.name == "seq_len") return saved.model.family == Family::kGpt2;  // learned positions
   return std::ranges::find(kOfWeights, key.name) != kOfWeights.end();
 }
 
-bool Computes(const DeckKey& key) { return key.section == "model" && key.name != "init_std"; }
+bool Computes(const DeckKey& key) {
+  return (key.section == "model" && key.name != "init_std") || key.section == "experts";
+}
 
 /// Unknown when a deck that sets run.epochs was saved before a run.
 bool WasUnknown(const DeckKey& key, const Deck& saved) {

@@ -136,6 +136,7 @@ std::string HidesNothing(const Deck& d) {
               fmt::format("all model.layers = {} see all tokens: model.full_attention_layers = {}", m.layers,
                           m.full_attention_layers));
 }
+std::string NoExperts(const Deck& d) { return When(d.model.experts.count == 0, "experts.count is 0"); }
 std::string NoWindow(const Deck& d) {
   if (d.model.sliding_window == 0) return "model.sliding_window is 0, so all layers see all tokens";
   return When(d.model.sliding_window >= d.model.seq_len, "model.sliding_window hides nothing");
@@ -194,6 +195,14 @@ const std::vector<Effect>& Effects() {
       {"run.dilation", NeverSleeps},
       {"model.sliding_window", HidesNothing},
       {"model.full_attention_layers", NoWindow},
+      {"experts.per_token", NoExperts},
+      {"experts.ffn_dim", NoExperts},
+      {"experts.shared_ffn_dim", NoExperts},
+      {"experts.first_layer", NoExperts},
+      {"experts.every", NoExperts},
+      {"experts.scores", NoExperts},
+      {"experts.normalize", NoExperts},
+      {"experts.scale", NoExperts},
       {"model.qkv_bias", HasBiases},
       {"model.o_bias", HasBiases},
       {"model.mlp_bias", HasBiases},

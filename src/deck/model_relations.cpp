@@ -104,6 +104,32 @@ std::string Gpt2HasNoGroups(const Deck& deck) {
                      m.kv_heads);
 }
 
+std::string ExpertsHaveAWidth(const Deck& deck) {
+  const auto& e = deck.model.experts;
+  return e.count == 0 || e.ffn_dim > 0 ? "" : fmt::format("must be at least 1 with experts.count = {}", e.count);
+}
+
+std::string TokensHaveEnoughExperts(const Deck& deck) {
+  const auto& e = deck.model.experts;
+  if (e.count == 0 || e.per_token <= e.count) return "";
+  return fmt::format("must be at most experts.count = {} (allowed: 1 to {})", e.count, e.count);
+}
+
+std::string ExpertsStartInTheModel(const Deck& deck) {
+  const auto& m = deck.model;
+  if (m.experts.count == 0 || m.experts.first_layer < m.layers) return "";
+  return fmt::format("must be below model.layers = {} with experts.count = {} (allowed: 0 to {})", m.layers,
+                     m.experts.count, m.layers - 1);
+}
+
+/// Experts are SwiGLU networks without biases.
+std::string ExpertsAreOfLlama(const Deck& deck) {
+  const auto& m = deck.model;
+  if (m.experts.count == 0) return "";
+  if (m.family == Family::kGpt2) return "must be 0 for model.family = \"gpt2\", whose layers are dense";
+  return m.mlp_bias ? "must be 0 with model.mlp_bias = true: experts have no biases" : "";
+}
+
 }  // namespace
 
 const std::vector<Relation>& ModelRelations() {
@@ -113,6 +139,10 @@ const std::vector<Relation>& ModelRelations() {
       {{"model.family", "model.head_dim", "model.norm_placement", "model.qk_norm"}, Gpt2HasFixedForm},
       {{"dropout.embedding", "model.family"}, EmbeddingDropoutIsOfGpt2},
       {{"dropout.residual", "model.family"}, ResidualDropoutIsOfGpt2},
+      {{"experts.count", "model.family", "model.mlp_bias"}, ExpertsAreOfLlama},
+      {{"experts.ffn_dim", "experts.count"}, ExpertsHaveAWidth},
+      {{"experts.per_token", "experts.count"}, TokensHaveEnoughExperts},
+      {{"experts.first_layer", "experts.count", "model.layers"}, ExpertsStartInTheModel},
       {{"model.rope_factor", "model.rope_scaling"}, RopeFactorStretches},
       {{"model.rope_original_seq_len", "model.rope_scaling"}, ScalingKnowsTheOldLength},
       {{"model.rope_high_freq_factor", "model.rope_low_freq_factor", "model.rope_scaling"}, Llama3FactorsAscend},

@@ -168,7 +168,8 @@ std::vector<DeckKey> Rows() {
     {"model", "head_dim", FIELD(model.head_dim), kHeadDim, Count(),
      "Width of an attention head; for llama even, since RoPE rotates pairs; for gpt2 dim / heads."},
     {"model", "ffn_dim", FIELD(model.ffn_dim), Required{}, Count(),
-     "Inner width of the feed-forward network."},
+     "Inner width of the feed-forward network of dense layers. With experts in all layers it is only the "
+     "intermediate_size of an export."},
     {"model", "vocab", FIELD(model.vocab), Required{}, Between(2, kMaxInt),
      "Number of different tokens; at least 256 for text."},
     {"model", "seq_len", FIELD(model.seq_len), Required{}, Between(2, kMaxInt),
@@ -215,6 +216,27 @@ std::vector<DeckKey> Rows() {
     {"model", "init_std", FIELD(model.init_std), 0.02, Float(),
      "Standard deviation of the initial weights; o_proj and down_proj (gpt2: c_proj) get it divided by sqrt(2 "
      "layers)."},
+
+    {"experts", "count", FIELD(model.experts.count), 0, Between(0, 65536),
+     "Experts of a layer; 0: all layers have a dense feed-forward network."},
+    {"experts", "per_token", FIELD(model.experts.per_token), 1, Between(1, 65536),
+     "Experts that serve a token: those with the highest scores; of equal ones the lower number."},
+    {"experts", "ffn_dim", FIELD(model.experts.ffn_dim), 0, CountOrZero(),
+     "Inner width of one expert; at least 1 with experts.count > 0."},
+    {"experts", "shared_ffn_dim", FIELD(model.experts.shared_ffn_dim), 0, CountOrZero(),
+     "Inner width of a dense network beside the experts, which serves every token (DeepSeek's shared experts, all "
+     "together); 0: none."},
+    {"experts", "first_layer", FIELD(model.experts.first_layer), 0, Between(0, kMaxLayers),
+     "Number of dense layers before the first layer with experts; they have model.ffn_dim."},
+    {"experts", "every", FIELD(model.experts.every), 1, Between(1, kMaxLayers),
+     "From there on, each so many-th layer has experts: 1: all, 2: every second."},
+    {"experts", "scores", CHOICE(model.experts.scores), "softmax", OneOf<RouterScores>(),
+     "Scores of the experts, from the router's logits, in fp32: softmax of all (Mixtral, Qwen, OLMoE), or sigmoid of each "
+     "(DeepSeek-V3)."},
+    {"experts", "normalize", FIELD(model.experts.normalize), true, Any(),
+     "The chosen scores of a token are divided by their sum, so that its weights sum to experts.scale."},
+    {"experts", "scale", FIELD(model.experts.scale), 1.0, PositiveFloat(),
+     "Factor of the weights (DeepSeek's routed_scaling_factor)."},
 
     {"parallel", "pp", FIELD(parallel.pp), 1, Between(1, kMaxDegree),
      "Pipeline stages."},
@@ -490,6 +512,7 @@ const std::vector<DeckSection>& DeckSections() {
   static const std::vector<DeckSection> sections = {
       {"run", "the run as a whole"},
       {"model", "the transformer"},
+      {"experts", "mixture of experts: sparse feed-forward networks"},
       {"parallel", "degrees of parallelism; their product is the number of ranks"},
       {"pipeline", "the pipeline schedule"},
       {"batch", "sequences per step and per microbatch"},

@@ -38,11 +38,18 @@ double Microbatches(const Deck& deck) { return MicrobatchesOf(deck, double(deck.
 /// model.head_dim if dim does not determine it, otherwise 1.
 int64_t OwnHeadDim(const Deck::Model& m) { return m.heads * m.head_dim == m.dim ? 1 : m.head_dim; }
 
+/// Inner widths of the experts of a layer, or of those that serve a token; at least that of a dense layer.
+double FeedForwardWidth(const Deck::Model& m, int64_t experts) {
+  return double(m.ffn_dim) + double(m.experts.shared_ffn_dim) +
+         (m.experts.count > 0 ? double(experts) * double(m.experts.ffn_dim) : 0);
+}
+
 /// At least the number of parameters.
 double Parameters(const Deck::Model& m) {
   const double dim = double(m.dim);
   const double heads = double(m.heads) * double(m.head_dim);
-  return double(m.layers) * (dim * (4 * heads + 3 * double(m.ffn_dim) + 16) + 8 * heads + 2 * double(m.ffn_dim)) +
+  const double width = FeedForwardWidth(m, m.experts.count), router = double(m.experts.count);
+  return double(m.layers) * (dim * (4 * heads + 3 * width + router + 16) + 8 * heads + 2 * width) +
          dim * (2 * double(m.vocab) + double(m.seq_len) + 4);
 }
 
@@ -54,7 +61,9 @@ double ActivationBytes(const Deck& deck) {
   const Deck::Model& m = deck.model;
   const double tokens = std::max(double(deck.batch.global), double(deck.batch.micro)) * double(m.seq_len);
   const double width = std::max(double(m.dim), double(m.heads) * double(m.head_dim));
-  const double layer = 32 * width + 8 * double(m.ffn_dim) + 8 * double(m.heads);
+  const auto& e = m.experts;
+  const double rows = e.count > 0 ? double(e.per_token) * double(m.dim) + double(e.count) : 0;  // of experts, router
+  const double layer = 32 * width + 8 * (FeedForwardWidth(m, e.per_token) + rows) + 8 * double(m.heads);
   const double scores = double(m.seq_len) * double(m.seq_len) * double(m.heads);
   return 8 * (tokens * (double(m.layers + 1) * layer + 8 * double(m.vocab)) + scores);
 }
@@ -69,6 +78,8 @@ std::string ParametersFit(const Deck& deck) {
       Lower({{"model.dim", m.dim},
              {"model.head_dim", OwnHeadDim(m)},
              {"model.ffn_dim", m.ffn_dim},
+             {"experts.count", m.experts.count},
+             {"experts.ffn_dim", m.experts.ffn_dim},
              {"model.vocab", m.vocab},
              {"model.seq_len", m.seq_len},
              {"model.layers", m.layers},
@@ -88,6 +99,8 @@ std::string ActivationsFit(const Deck& deck) {
              {"model.dim", m.dim},
              {"model.head_dim", OwnHeadDim(m)},
              {"model.ffn_dim", m.ffn_dim},
+             {"experts.per_token", m.experts.per_token},
+             {"experts.ffn_dim", m.experts.ffn_dim},
              {"model.vocab", m.vocab},
              {"model.layers", m.layers},
              {"model.heads", m.heads}}));
@@ -169,10 +182,12 @@ std::string RanksAreFew(const Deck& deck) {
 const std::vector<Relation>& SizeRelations() {
   static const std::vector<Relation> relations = {
       {{"model.dim", "model.heads", "model.head_dim", "model.ffn_dim", "model.vocab", "model.seq_len", "model.layers",
-        "batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard"},
+        "batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "experts.count", "experts.ffn_dim",
+        "experts.shared_ffn_dim"},
        ParametersFit},
       {{"model.seq_len", "batch.global", "batch.micro", "model.dim", "model.ffn_dim", "model.vocab", "model.layers",
-        "model.heads", "model.head_dim"},
+        "model.heads", "model.head_dim", "experts.count", "experts.per_token", "experts.ffn_dim",
+        "experts.shared_ffn_dim"},
        ActivationsFit},
       {{"run.steps", "batch.global", "model.seq_len"}, TokensAreCountable},
       {{"batch.global", "model.layers", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp",

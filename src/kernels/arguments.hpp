@@ -30,6 +30,18 @@
 //   quantize {spec, to}   x bf16 -> fp8 `to` in the order of spec's dims, its scales f32 (src/kernels/fp8.hpp):
 //                         bsk->bsk,y bsk->kbs,y nk->nk,y nk->kn,y have one; bsk->bsk,bsy bsk->kbs,ky nk->nk,ny
 //                         nk->kn,ky have one per row of the result
+//   grouped_matmul {spec} rows of experts, weights of the experts, the expert of each row i32[b,s,r], ascending:
+//                         bsrk,enk->bsrn  bsrn,enk->bsrk (T)  bsrn,bsrk->enk {experts} (f32 +)
+//   route {per_token, scores, normalize, scale}
+//                         logits T[b,s,e] -> weights f32[b,s,k], chosen experts i32[b,s,k]
+//   route_grad {same}     logits, chosen, dweights f32[b,s,k] -> dlogits
+//   dispatch              x T[b,s,d], chosen i32[b,s,k], weights f32[b,s,k] -> rows T[b,s,k,d], their weights
+//                         f32[b,s,k] and experts i32[b,s,k], the row of each token's experts i32[b,s,k]
+//   dispatch_grad         drows, f32[b,s,k] of their weights, places i32[b,s,k] -> dx, dweights
+//   combine               rows T[b,s,k,d], places -> T[b,s,d]: the sum of each token's rows
+//   combine_grad          dy, places -> drows
+//   weighted_swiglu       g, u T[b,s,k,n], weights f32[b,s,k] -> weight silu(g) u
+//   weighted_swiglu_grad  g, u, weights, dy -> dg, du, dweights; dg may be g or dy
 //   add_bias =            x T[b,s,n], bias T[n] -> T[b,s,n]
 //   bias_grad +           dy T[b,s,n] -> f32[n]
 //   gelu =                x -> x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
@@ -288,6 +300,108 @@ struct MatmulArgs {
   Gemm gemm;
   Array a, b, bias, c;                                   ///< bias T[n] or none
   const float *a_scales = nullptr, *b_scales = nullptr;  ///< scales of fp8 operands: f32[1], or f32[m] and f32[n]
+};
+
+/// Rows of experts: those of one expert follow one another.
+struct GroupedRows {
+  const int32_t* expert_of_row;  ///< i32[rows], ascending
+  int64_t rows, experts;
+};
+
+/// The three products of a linear layer: y = x W^T, dx = dy W, dW = dy^T x.
+enum class GroupedProduct : uint8_t { kForward, kInputGradient, kWeightGradient };
+
+/// Each row by the weight of its expert. `out` and `in` are the extents of an expert's weight: rows of y and dy have `out`
+/// elements, those of x and dx `in`. The bits of a row of y or dx do not depend on other rows.
+struct GroupedMatmulArgs {
+  GroupedProduct product;
+  GroupedRows group;
+  int64_t out, in;
+  Array a;  ///< T[rows,in]; of both gradients T[rows,out]
+  Array b;  ///< T[experts,out,in]; of a weight gradient T[rows,in]
+  Array c;  ///< T[rows,out]; of an input gradient T[rows,in]; of a weight gradient f32[experts,out,in]
+  bool accumulate;  ///< of a weight gradient: c += a^T b
+};
+
+/// How a router makes weights of logits (src/ops/route.cpp).
+struct RouterRule {
+  bool sigmoid, normalize;
+  double scale;
+};
+
+/// The experts with the highest scores, highest first; of equal scores the lower number.
+struct RouteArgs {
+  Array logits;     ///< T[tokens,experts]
+  float* weights;   ///< f32[tokens,per_token]
+  int32_t* chosen;  ///< i32[tokens,per_token]
+  int64_t tokens, experts, per_token;
+  RouterRule rule;
+};
+
+/// The adjoint of the weights in the logits.
+struct RouteGradArgs {
+  Array logits;           ///< T[tokens,experts]
+  const int32_t* chosen;  ///< i32[tokens,per_token]
+  const float* dweights;  ///< f32[tokens,per_token]
+  Array dlogits;          ///< T[tokens,experts]
+  int64_t tokens, experts, per_token;
+  RouterRule rule;
+};
+
+/// Row places[t][i] is the copy of token t for its expert chosen[t][i]. Rows are in order of experts; those of one
+/// expert in order of tokens.
+struct DispatchArgs {
+  Array x;                  ///< T[tokens,width]
+  const int32_t* chosen;    ///< i32[tokens,per_token], no expert twice for a token
+  const float* weights;     ///< f32[tokens,per_token]
+  Array rows;               ///< T[tokens per_token,width]
+  float* row_weights;       ///< f32[tokens per_token]
+  int32_t* expert_of_row;   ///< i32[tokens per_token]
+  int32_t* places;          ///< i32[tokens,per_token]
+  int64_t tokens, per_token, width;
+};
+
+/// dx = the sum of the adjoints of a token's rows, in the order of its experts; dweights are those of its rows.
+struct DispatchGradArgs {
+  Array drows;               ///< T[tokens per_token,width]
+  const float* drow_weights; ///< f32[tokens per_token]
+  const int32_t* places;     ///< i32[tokens,per_token]
+  Array dx;                  ///< T[tokens,width]
+  float* dweights;           ///< f32[tokens,per_token]
+  int64_t tokens, per_token, width;
+};
+
+/// y = the sum of a token's rows, in the order of its experts.
+struct CombineArgs {
+  Array rows;             ///< T[tokens per_token,width]
+  const int32_t* places;  ///< i32[tokens,per_token]
+  Array y;                ///< T[tokens,width]
+  int64_t tokens, per_token, width;
+};
+
+/// Every row of a token has the token's adjoint.
+struct CombineGradArgs {
+  Array dy;               ///< T[tokens,width]
+  const int32_t* places;  ///< i32[tokens,per_token]
+  Array drows;            ///< T[tokens per_token,width]
+  int64_t tokens, per_token, width;
+};
+
+/// y = weight silu(gate) up, with a weight for each row.
+struct WeightedSwigluArgs {
+  Array gate, up;        ///< T[rows,width]
+  const float* weights;  ///< f32[rows]
+  Array y;               ///< T[rows,width]
+  int64_t rows, width;
+};
+
+/// Adjoints of gate, up and weights. dgate may be gate or dy.
+struct WeightedSwigluGradArgs {
+  Array gate, up;        ///< T[rows,width]
+  const float* weights;  ///< f32[rows]
+  Array dy, dgate, dup;  ///< T[rows,width]
+  float* dweights;       ///< f32[rows]
+  int64_t rows, width;
 };
 
 /// The extent of one scale of fp8 values: the tensor, or a row of the result.

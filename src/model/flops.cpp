@@ -1,12 +1,23 @@
 #include "espalier/model/flops.hpp"
 
 namespace espalier {
+namespace {
+
+/// Weights that a token meets in a layer with experts: the router, its experts, and the shared one.
+double ExpertWeightsPerToken(const Deck::Model& m) {
+  const auto& e = m.experts;
+  const double width = double(e.per_token) * double(e.ffn_dim) + double(e.shared_ffn_dim);
+  return double(m.dim) * (double(e.count) + 3 * width);
+}
+
+}  // namespace
 
 LayerFlops LayerFlopsPerToken(const Deck::Model& m, const LayerKind& kind) {
   const double h = double(m.dim), d = double(m.head_dim), matrices = m.family == Family::kGpt2 ? 2 : 3;
   const double s = double(m.seq_len), w = double(m.sliding_window), visible = kind.window ? w - w * w / (2 * s) : s / 2;
   const double heads = d * double(m.heads), projections = 2 * h * (heads + d * double(m.kv_heads));
-  return {2 * (projections + matrices * h * double(m.ffn_dim)), 4 * visible * heads};
+  const double dense = matrices * h * double(m.ffn_dim);
+  return {2 * (projections + (kind.experts ? ExpertWeightsPerToken(m) : dense)), 4 * visible * heads};
 }
 
 double HeadFlopsPerToken(const Deck::Model& m) { return 2 * double(m.dim) * double(m.vocab); }

@@ -5,7 +5,9 @@
 namespace espalier {
 
 LayerKind KindOf(const Deck::Model& m, int layer) {
-  return {.window = 0 < m.sliding_window && m.sliding_window < m.seq_len && layer > m.full_attention_layers};
+  const int after = layer - 1 - m.experts.first_layer;  // layers since the first with experts
+  return {.window = 0 < m.sliding_window && m.sliding_window < m.seq_len && layer > m.full_attention_layers,
+          .experts = m.experts.count > 0 && after >= 0 && after % m.experts.every == 0};
 }
 
 std::vector<LayerKind> KindsOf(const Deck::Model& model) {
@@ -20,6 +22,9 @@ Deck::Model WithLayersOf(Deck::Model model, const LayerKind& kind, int layers) {
   model.layers = layers;
   model.full_attention_layers = 0;
   if (!kind.window) model.sliding_window = 0;
+  model.experts.first_layer = 0;
+  model.experts.every = 1;
+  if (!kind.experts) model.experts.count = 0;
   return model;
 }
 

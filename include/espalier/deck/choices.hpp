@@ -20,6 +20,7 @@ enum class AttentionBackward : uint8_t { kParts, kLargeParts, kTwoStreams, kOrde
 enum class Family : uint8_t { kLlama, kGpt2 };
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
 enum class QkNorm : uint8_t { kNone, kHead, kFull };
+enum class RouterScores : uint8_t { kSoftmax, kSigmoid };
 enum class NormPlacement : uint8_t { kPre, kPost };
 enum class ReduceFrequency : uint8_t { kAuto, kStep, kMicrobatch };
 enum class ContextMode : uint8_t { kRing, kAllGather, kAllToAll };
@@ -91,6 +92,9 @@ inline constexpr auto kChoices<RopeScaling> = std::to_array<Choice<RopeScaling>>
 template <>
 inline constexpr auto kChoices<QkNorm> =
     std::to_array<Choice<QkNorm>>({{QkNorm::kNone, "none"}, {QkNorm::kHead, "head"}, {QkNorm::kFull, "full"}});
+template <>
+inline constexpr auto kChoices<RouterScores> =
+    std::to_array<Choice<RouterScores>>({{RouterScores::kSoftmax, "softmax"}, {RouterScores::kSigmoid, "sigmoid"}});
 template <>
 inline constexpr auto kChoices<NormPlacement> = std::to_array<Choice<NormPlacement>>({{NormPlacement::kPre, "pre"},
                                                                                       {NormPlacement::kPost, "post"}});

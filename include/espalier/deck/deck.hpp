@@ -53,6 +53,15 @@ struct Deck {
     double rope_attention_factor;  ///< 0: by the formula of yarn
     bool tie_embeddings;
     double init_std;
+    /// Mixture of experts: the feed-forward network of a layer is `count` small ones, `per_token` of which serve a token.
+    struct Experts {
+      int64_t count;  ///< 0: all layers are dense
+      int64_t per_token, ffn_dim, shared_ffn_dim;
+      int first_layer, every;  ///< layer l (from 1) has experts if l - 1 >= first_layer, and every `every`-th from there
+      RouterScores scores;
+      bool normalize;
+      double scale;
+    } experts;
   } model;
   struct Parallel {
     int pp, dp_replicate, dp_shard, cp, tp;  ///< dp_shard -1: all remaining ranks

@@ -12,6 +12,15 @@
   KERNEL("rms_norm_weight_grad", RmsNormWeightGrad)        \
   KERNEL("rms_norm_backward", RmsNormBackward)             \
   KERNEL("matmul", Matmul)                                 \
+  KERNEL("grouped_matmul", GroupedMatmul)                  \
+  KERNEL("route", Route)                                   \
+  KERNEL("route_grad", RouteGrad)                          \
+  KERNEL("dispatch", Dispatch)                             \
+  KERNEL("dispatch_grad", DispatchGrad)                    \
+  KERNEL("combine", Combine)                               \
+  KERNEL("combine_grad", CombineGrad)                      \
+  KERNEL("weighted_swiglu", WeightedSwiglu)                \
+  KERNEL("weighted_swiglu_grad", WeightedSwigluGrad)       \
   KERNEL("rope", Rope)                                     \
   KERNEL("rope_table", RopeTable)                          \
   KERNEL("attention", Attention)                           \

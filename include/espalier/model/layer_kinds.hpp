@@ -10,7 +10,8 @@
 namespace espalier {
 
 struct LayerKind {
-  bool window = false;  ///< attention has a sliding window that hides tokens
+  bool window = false;   ///< attention has a sliding window that hides tokens
+  bool experts = false;  ///< the feed-forward network is a mixture of experts
   auto operator<=>(const LayerKind&) const = default;
 };
 

@@ -1,0 +1,120 @@
+// The arguments of kernels that route tokens to experts and compute on their rows.
+#include "kernels/argument_reader.hpp"
+#include "kernels/read_arguments.hpp"
+
+namespace espalier {
+namespace {
+
+int64_t TokensOf(const Tensor& x) { return x.shape.at(0) * x.shape.at(1); }
+
+int32_t* OutI32(const Reader& r, size_t i) {
+  CHECK(r.Out(i).dtype == Dtype::kI32, "output {}: {} where i32 was expected", i, Name(r.Out(i).dtype));
+  return r.Out(i).As<int32_t>();
+}
+
+RouterRule RuleOf(const Reader& r) {
+  const std::string_view scores = r.TextOr("scores", "softmax");
+  CHECK(scores == "softmax" || scores == "sigmoid", "route: scores = {}", scores);
+  return {scores == "sigmoid", r.Number("normalize") != 0, r.Number("scale")};
+}
+
+/// T[b,s,k,width], with the places i32[b,s,k] of its rows.
+struct Rows {
+  int64_t tokens, per_token, width;
+};
+Rows RowsOf(const Tensor& rows, const Tensor& places) {
+  CHECK(rows.shape.size() == 4 && places.shape == Shape(rows.shape.begin(), rows.shape.end() - 1), "rows {}, places {}",
+        ToString(rows.shape), ToString(places.shape));
+  return {TokensOf(rows), rows.shape[2], rows.shape[3]};
+}
+
+}  // namespace
+
+template <>
+GroupedMatmulArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const std::string_view spec = r.TextOr("spec", "");
+  const Tensor &a = r.In(0), &b = r.In(1), &of_row = r.In(2), &c = r.Out(0);
+  const int64_t rows = Volume(of_row.shape);
+  CHECK(a.shape.size() == 4 && Volume(of_row.shape) == TokensOf(a) * a.shape[2], "grouped_matmul: rows {}, experts {}",
+        ToString(a.shape), ToString(of_row.shape));
+  const auto args = [&](GroupedProduct product, const Shape& weight) {
+    CHECK(weight.size() == 3, "grouped_matmul: weight {}", ToString(weight));
+    return GroupedMatmulArgs{product,         {r.InI32(2), rows, weight[0]}, weight[1], weight[2], r.InFloats(0), r.InFloats(1),
+                             r.OutFloats(0), call.accumulate};
+  };
+  if (spec == "bsrn,bsrk->enk") {
+    CHECK(c.dtype == Dtype::kF32 && c.shape.size() == 3 && c.shape[1] == a.shape[3] && c.shape[2] == b.shape.at(3),
+          "grouped_matmul {}: {}, {} into {}", spec, ToString(a.shape), ToString(b.shape), ToString(c.shape));
+    return args(GroupedProduct::kWeightGradient, c.shape);
+  }
+  const bool forward = spec == "bsrk,enk->bsrn";
+  CHECK(forward || spec == "bsrn,enk->bsrk", "grouped_matmul of {}", spec);
+  CHECK(!call.accumulate && b.shape.size() == 3 && a.shape[3] == b.shape[forward ? 2 : 1] &&
+            c.shape.at(3) == b.shape[forward ? 1 : 2],
+        "grouped_matmul {}: {}, {} into {}", spec, ToString(a.shape), ToString(b.shape), ToString(c.shape));
+  return args(forward ? GroupedProduct::kForward : GroupedProduct::kInputGradient, b.shape);
+}
+
+template <>
+RouteArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor &logits = r.In(0), &weights = r.Out(0);
+  CHECK(weights.shape.at(2) <= logits.shape.at(2), "route: {} of {}", weights.shape[2], logits.shape[2]);
+  return {r.InFloats(0),     r.OutF32(0),      OutI32(r, 1), TokensOf(logits), logits.shape.at(2),
+          weights.shape[2], RuleOf(r)};
+}
+
+template <>
+RouteGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor &logits = r.In(0), &chosen = r.In(1);
+  return {r.InFloats(0),    r.InI32(1),          r.InF32(2),      r.OutFloats(0),
+          TokensOf(logits), logits.shape.at(2), chosen.shape.at(2), RuleOf(r)};
+}
+
+template <>
+DispatchArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Rows rows = RowsOf(r.Out(0), r.Out(3));
+  CHECK(TokensOf(r.In(0)) == rows.tokens && r.In(0).shape.at(2) == rows.width, "dispatch: {} into {}",
+        ToString(r.In(0).shape), ToString(r.Out(0).shape));
+  return {r.InFloats(0), r.InI32(1),   r.InF32(2),  r.OutFloats(0),  r.OutF32(1),
+          OutI32(r, 2),  OutI32(r, 3), rows.tokens, rows.per_token, rows.width};
+}
+
+template <>
+DispatchGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Rows rows = RowsOf(r.In(0), r.In(2));
+  return {r.InFloats(0), r.InF32(1), r.InI32(2), r.OutFloats(0), r.OutF32(1), rows.tokens, rows.per_token, rows.width};
+}
+
+template <>
+CombineArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Rows rows = RowsOf(r.In(0), r.In(1));
+  return {r.InFloats(0), r.InI32(1), r.OutFloats(0), rows.tokens, rows.per_token, rows.width};
+}
+
+template <>
+CombineGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Rows rows = RowsOf(r.Out(0), r.In(1));
+  return {r.InFloats(0), r.InI32(1), r.OutFloats(0), rows.tokens, rows.per_token, rows.width};
+}
+
+template <>
+WeightedSwigluArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InFloats(0), r.InFloats(1), r.InF32(2), r.OutFloats(0), Volume(r.In(2).shape), r.In(0).shape.at(3)};
+}
+
+template <>
+WeightedSwigluGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InFloats(0),  r.InFloats(1), r.InF32(2),            r.InFloats(3),        r.OutFloats(0),
+          r.OutFloats(1), r.OutF32(2),   Volume(r.In(2).shape), r.In(0).shape.at(3)};
+}
+
+}  // namespace espalier

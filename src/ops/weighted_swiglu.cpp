@@ -1,0 +1,42 @@
+// The SwiGLU gate (Shazeer 2020, eq. 6) of rows that have a weight each: y = weight silu(gate) up. The down projection
+// that follows is linear, so a weight here is one of its result; but what it makes need not be kept for the gradient of
+// the weight.
+#include "espalier/ops/op.hpp"
+#include "ops.hpp"
+
+namespace espalier {
+namespace {
+
+/// Gate, up, weights.
+Einsum WeightedEinsum(const OpContext&) { return {{"bskn", "bskn", "bsk"}, {"bskn"}, "bs"}; }
+std::vector<Type> WeightedInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
+void WeightedGradient(GradientBuilder& g) {
+  g.Emit(OpKind::kWeightedSwigluGrad, {g.Input(0), g.Input(1), g.Input(2), g.Adjoint(0)}, {}, {0, 1, 2});
+}
+
+Einsum GradEinsum(const OpContext&) {
+  return {{"bskn", "bskn", "bsk", "bskn"}, {"bskn", "bskn", "bsk"}, "bs"};
+}
+std::vector<Type> GradInfer(const OpContext& c) {
+  const Type gate = MakeType(c.ElementType(0), c.Extents(0));
+  return {gate, gate, MakeType(Dtype::kF32, c.Extents(2))};
+}
+
+}  // namespace
+
+OpDefinition WeightedSwiglu() {
+  return {.summary = "silu(gate) times up, times the weight of the row",
+          .einsum = WeightedEinsum,
+          .infer = WeightedInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
+          .gradient = WeightedGradient};
+}
+OpDefinition WeightedSwigluGrad() {
+  return {.summary = "adjoint of weighted_swiglu in gate, up and weights",
+          .einsum = GradEinsum,
+          .infer = GradInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
+          .in_place = {{0, 3}, {0, 0}}};
+}
+
+}  // namespace espalier

@@ -67,9 +67,9 @@ class Shape:
 
     def product_flops(self):
         """FLOPs of a step's GEMMs with weights: forward and both gradients."""
-        m = self.values["model"]
-        weights = m["layers"] * (2 * m["dim"] *
-                                 (m["dim"] + self.kv_dim()) + 3 * m["dim"] * m["ffn_dim"]) + m["vocab"] * m["dim"]
+        m, e = self.values["model"], self.values["experts"]
+        width = 3 * e["per_token"] * e["ffn_dim"] + e["count"] if e["count"] > 0 else 3 * m["ffn_dim"]
+        weights = m["layers"] * m["dim"] * (2 * (m["dim"] + self.kv_dim()) + width) + m["vocab"] * m["dim"]
         return 6 * weights * self.tokens()
 
     def kv_dim(self):

@@ -55,6 +55,46 @@ class FeedForward(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class Experts(nn.Module):
+    """A mixture of experts with softmax scores. Rows are sorted by expert and multiplied by torch's grouped matmul, where
+    it takes the type, else expert by expert."""
+
+    def __init__(self, m, e):
+        super().__init__()
+        self.per_token, self.count, self.normalize, self.scale = e["per_token"], e["count"], e["normalize"], e["scale"]
+        self.gate = nn.Linear(m["dim"], e["count"], bias=False)
+        self.experts = nn.Module()
+        for name, out, width in (("gate_proj", e["ffn_dim"], m["dim"]), ("up_proj", e["ffn_dim"], m["dim"]),
+                                 ("down_proj", m["dim"], e["ffn_dim"])):
+            part = nn.Module()
+            part.weight = nn.Parameter(torch.empty(e["count"], out, width))
+            setattr(self.experts, name, part)
+
+    def product(self, rows, part, counts, ends):
+        weight = getattr(self.experts, part).weight.to(rows.dtype).transpose(-2, -1)
+        if rows.dtype == torch.bfloat16:
+            return torch._grouped_mm(rows, weight, offs=ends)
+        return torch.cat([x @ w for x, w in zip(rows.split(counts), weight)])
+
+    def forward(self, x):
+        shape = x.shape
+        x = x.reshape(-1, shape[-1])
+        weights, chosen = F.softmax(self.gate(x), dim=-1, dtype=torch.float32).topk(self.per_token, dim=-1)
+        if self.normalize:
+            weights = weights / weights.sum(-1, keepdim=True)
+        order = chosen.flatten().argsort(stable=True)
+        counts = chosen.flatten().bincount(minlength=self.count)
+        ends = counts.cumsum(0).to(torch.int32)
+        counts = counts.tolist() if x.dtype != torch.bfloat16 else None
+        rows = x[order // self.per_token]
+        h = F.silu(self.product(rows, "gate_proj", counts, ends)) * self.product(rows, "up_proj", counts, ends)
+        h = h * (self.scale * weights.flatten()[order])[:, None].to(h.dtype)
+        down = self.product(h, "down_proj", counts, ends)
+        y = torch.empty_like(down)
+        y[order] = down
+        return y.view(-1, self.per_token, shape[-1]).sum(1).view(shape)
+
+
 class Norm(nn.Module):
     def __init__(self, m):
         super().__init__()
@@ -65,9 +105,10 @@ class Norm(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, m):
+    def __init__(self, m, experts):
         super().__init__()
-        self.self_attn, self.mlp = Attention(m), FeedForward(m)
+        self.self_attn = Attention(m)
+        self.mlp = Experts(m, experts) if experts["count"] > 0 else FeedForward(m)
         self.input_layernorm, self.post_attention_layernorm = Norm(m), Norm(m)
 
     def forward(self, x, cos, sin):
@@ -78,12 +119,13 @@ class Layer(nn.Module):
 class Llama(nn.Module):
     """Returns the sum of the token losses. Names of the parameters are Espalier's, which are Hugging Face's."""
 
-    def __init__(self, m, compute):
+    def __init__(self, deck, compute):
         super().__init__()
+        m = deck["model"]
         self.compute = compute
         self.model = nn.Module()
         self.model.embed_tokens = nn.Embedding(m["vocab"], m["dim"])
-        self.model.layers = nn.ModuleList(Layer(m) for _ in range(m["layers"]))
+        self.model.layers = nn.ModuleList(Layer(m, deck["experts"]) for _ in range(m["layers"]))
         self.model.norm = Norm(m)
         self.lm_head = nn.Linear(m["dim"], m["vocab"], bias=False)
         if m["tie_embeddings"]:
@@ -143,7 +185,7 @@ class Trainer:
         compute = torch.bfloat16 if deck["precision"]["compute"] == "bf16" else torch.float32
         torch.manual_seed(deck["run"]["seed"])
         with torch.device(device):  # on the device: billions of random numbers are drawn at once
-            self.model = Llama(deck["model"], compute)
+            self.model = Llama(deck, compute)
         # Sizes as constants: a dynamic batch would be another, slower program.
         self.run = torch.compile(self.model, dynamic=False) if compiled else self.model
         self.autocast = lambda: torch.autocast(device, dtype=torch.bfloat16, enabled=compute == torch.bfloat16)

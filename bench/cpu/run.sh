@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures training steps of GPT-2 124M's size on this machine's processor against PyTorch's, 1 x 1024 and 4 x 1024
-# tokens per step, in fp32 and in bf16:
+# tokens per step, and of a small mixture of experts, in fp32 and in bf16:
 #
 #   bench/cpu/run.sh [-b BUILD] [option of bench.py ...] [SHAPE ...]
 #
@@ -26,12 +26,12 @@ case ${ESPALIER_ISA:-} in
     exit 2
     ;;
 esac
-shapes=(124m@1024 124m@4096) formats=(fp32 bf16)
+shapes=(124m@1024 124m@4096 moe@4096) formats=(fp32 bf16)
 for argument in "$@"; do
   case $argument in
     --compute*) formats=('') ;;
     --help) exec python3 "$here/../bench.py" --help ;;
-    tiny* | 124m* | 1.5b* | 8b*) shapes=() ;;
+    tiny* | 124m* | moe* | 1.5b* | 8b*) shapes=() ;;
   esac
 done
 bytes=$(awk '/^MemAvailable/ { printf "%.0f", $2 * 1024 }' /proc/meminfo)

@@ -137,6 +137,12 @@ std::string HidesNothing(const Deck& d) {
                           m.full_attention_layers));
 }
 std::string NoExperts(const Deck& d) { return When(d.model.experts.count == 0, "experts.count is 0"); }
+std::string NoGroupsOfExperts(const Deck& d) {
+  return d.model.experts.count == 0 ? NoExperts(d) : When(d.model.experts.groups == 1, "experts.groups is 1");
+}
+std::string NoBias(const Deck& d) {
+  return d.model.experts.count == 0 ? NoExperts(d) : When(!d.model.experts.bias, "experts.bias is false");
+}
 std::string ExpertsStayInBf16(const Deck& d) {
   return When(d.model.experts.count > 0 && d.precision.matmul == MatmulPrecision::kFp8,
               "the matmuls of experts are in bf16");
@@ -213,11 +219,16 @@ const std::vector<Effect>& Effects() {
       {"experts.scores", NoExperts},
       {"experts.normalize", NoExperts},
       {"experts.scale", NoExperts},
+      {"experts.groups", NoExperts},
+      {"experts.top_groups", NoGroupsOfExperts},
+      {"experts.bias", NoExperts},
+      {"experts.bias_rate", NoBias},
       {"experts.balance_loss", NoExperts},
       {"experts.z_loss", NoExperts},
       {"model.qkv_bias", HasBiases},
       {"model.o_bias", HasBiases},
       {"model.mlp_bias", HasBiases},
+      {"model.rope_dim", LearnsPositions},
       {"model.rope_theta", LearnsPositions},
       {"model.rope_scaling", StretchesNothing},
       {"model.rope_factor", OtherRopeScaling<RopeScaling::kLinear, RopeScaling::kLlama3, RopeScaling::kYarn>},

@@ -33,6 +33,13 @@ std::string HeadDimIsEven(const Deck& deck) {
                      m.head_dim + 1);
 }
 
+std::string RopeDimIsInTheHead(const Deck& deck) {
+  const auto& m = deck.model;
+  if (m.family != Family::kLlama || m.rope_dim == m.head_dim || (m.rope_dim < m.head_dim && m.rope_dim % 2 == 0)) return "";
+  return fmt::format("must be even and at most model.head_dim = {} (allowed: such as {})", m.head_dim,
+                     std::max<int64_t>(2, m.head_dim / 4 * 2));
+}
+
 /// The keys of llama that gpt2 has no counterpart of.
 std::string Gpt2HasFixedForm(const Deck& deck) {
   const auto& m = deck.model;
@@ -122,6 +129,21 @@ std::string ExpertsStartInTheModel(const Deck& deck) {
                      m.experts.count, m.layers - 1);
 }
 
+std::string GroupsDivideExperts(const Deck& deck) {
+  const auto& e = deck.model.experts;
+  if (e.count % e.groups == 0) return "";
+  return fmt::format("must divide experts.count = {} (allowed: {})", e.count, ListNumbers(Divisors(e.count)));
+}
+
+std::string TopGroupsHaveEnoughExperts(const Deck& deck) {
+  const auto& e = deck.model.experts;
+  if (e.count == 0 || e.groups == 1 || e.count % e.groups != 0 || e.per_token > e.count) return "";
+  const int64_t each = e.count / e.groups, least = (e.per_token + each - 1) / each;
+  if (least <= e.top_groups && e.top_groups <= e.groups) return "";
+  return fmt::format("must be {} to {}: experts.per_token = {} of experts.groups = {} groups of {} experts", least,
+                     e.groups, e.per_token, e.groups, each);
+}
+
 /// Experts are SwiGLU networks without biases.
 std::string ExpertsAreOfLlama(const Deck& deck) {
   const auto& m = deck.model;
@@ -136,12 +158,15 @@ const std::vector<Relation>& ModelRelations() {
   static const std::vector<Relation> relations = {
       {{"model.heads", "model.dim", "model.head_dim", "model.family"}, HeadsDivideDim},
       {{"model.head_dim", "model.family", "model.dim", "model.heads"}, HeadDimIsEven},
+      {{"model.rope_dim", "model.family", "model.head_dim"}, RopeDimIsInTheHead},
       {{"model.family", "model.head_dim", "model.norm_placement", "model.qk_norm"}, Gpt2HasFixedForm},
       {{"dropout.embedding", "model.family"}, EmbeddingDropoutIsOfGpt2},
       {{"dropout.residual", "model.family"}, ResidualDropoutIsOfGpt2},
       {{"experts.count", "model.family", "model.mlp_bias"}, ExpertsAreOfLlama},
       {{"experts.ffn_dim", "experts.count"}, ExpertsHaveAWidth},
       {{"experts.per_token", "experts.count"}, TokensHaveEnoughExperts},
+      {{"experts.groups", "experts.count"}, GroupsDivideExperts},
+      {{"experts.top_groups", "experts.groups", "experts.count", "experts.per_token"}, TopGroupsHaveEnoughExperts},
       {{"experts.first_layer", "experts.count", "model.layers"}, ExpertsStartInTheModel},
       {{"model.rope_factor", "model.rope_scaling"}, RopeFactorStretches},
       {{"model.rope_original_seq_len", "model.rope_scaling"}, ScalingKnowsTheOldLength},

@@ -64,6 +64,7 @@ const Derived kHeadDim = {"model.dim / model.heads", {"model.dim", "model.heads"
                             const int64_t heads = std::max<int64_t>(1, d.model.heads);
                             return d.model.dim % heads == 0 ? d.model.dim / heads : 1;  // 1: there is none
                           }};
+const Derived kRopeDim = {"model.head_dim", {"model.head_dim"}, [](const Deck& d) -> DeckValue { return d.model.head_dim; }};
 const Derived kRampStep = {"batch.ramp_start", {"batch.ramp_start"}, [](const Deck& d) -> DeckValue {
                              return std::max<int64_t>(1, d.batch.ramp_start);
                            }};
@@ -192,6 +193,8 @@ std::vector<DeckKey> Rows() {
      "Tokens that a query sees, itself included, as in Hugging Face's Mistral and Qwen2; 0: all before it."},
     {"model", "full_attention_layers", FIELD(model.full_attention_layers), 0, Between(0, kMaxLayers),
      "The first so many layers see all tokens in spite of model.sliding_window (Qwen2's max_window_layers)."},
+    {"model", "rope_dim", FIELD(model.rope_dim), kRopeDim, Count(),
+     "Columns of each head that RoPE rotates, from the first; the others stay (GLM-4.5 rotates half of them). Even."},
     {"model", "rope_theta", FIELD(model.rope_theta), 500000.0, PositiveFloat(),
      "Base of the RoPE frequencies; no effect for gpt2, whose positions are learned."},
     {"model", "rope_scaling", CHOICE(model.rope_scaling), "none", OneOf<RopeScaling>(),
@@ -237,6 +240,16 @@ std::vector<DeckKey> Rows() {
      "The chosen scores of a token are divided by their sum, so that its weights sum to experts.scale."},
     {"experts", "scale", FIELD(model.experts.scale), 1.0, PositiveFloat(),
      "Factor of the weights (DeepSeek's routed_scaling_factor)."},
+    {"experts", "groups", FIELD(model.experts.groups), 1, Between(1, 65536),
+     "Groups of adjacent experts, of one size; a token's experts are in experts.top_groups of them (DeepSeek-V3)."},
+    {"experts", "top_groups", FIELD(model.experts.top_groups), 1, Between(1, 65536),
+     "The groups whose two highest scores have the largest sums are those that a token chooses from."},
+    {"experts", "bias", FIELD(model.experts.bias), false, Any(),
+     "A bias of each expert is added to its score, for the choice alone (DeepSeek-V3's e_score_correction_bias). No "
+     "gradient trains it."},
+    {"experts", "bias_rate", FIELD(model.experts.bias_rate), 0.0, Float(),
+     "After each step the bias of an expert rises by so much if it was chosen less often than the mean, and falls if more "
+     "often; 0: biases stay."},
     {"experts", "balance_loss", FIELD(model.experts.balance_loss), 0.0, Float(),
      "Factor of the balance loss of each layer, which is 1 where all experts are chosen equally often in a sequence "
      "(DeepSeek-V3, eq. 17). Added to what is differentiated; a metric of its own."},

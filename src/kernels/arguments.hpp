@@ -32,8 +32,11 @@
 //                         nk->kn,ky have one per row of the result
 //   grouped_matmul {spec} rows of experts, weights of the experts, the expert of each row i32[b,s,r], ascending:
 //                         bsrk,enk->bsrn  bsrn,enk->bsrk (T)  bsrn,bsrk->enk {experts} (f32 +)
-//   route {per_token, scores, normalize, scale}
-//                         logits T[b,s,e] -> weights f32[b,s,k], chosen experts i32[b,s,k]
+//   route {per_token, scores, normalize, scale, groups, top_groups}
+//                         logits T[b,s,e], [bias f32[e]] -> weights f32[b,s,k], chosen experts i32[b,s,k]
+//   expert_load + {experts}
+//                         chosen -> how often each expert was chosen f32[e]
+//   bias_update {rate}    apply f32[], bias f32[e], load of all experts f32[f] -> the bias, in place
 //   route_grad {same}     logits, chosen, dweights f32[b,s,k] -> dlogits
 //   balance {scores}      logits, chosen -> sums of scores f32[b,e], how often chosen f32[b,e], sum of squared log
 //                         denominators f32[b]
@@ -54,7 +57,7 @@
 //   gelu_grad =           x, dy -> dx
 //   dropout {rate, key} = x T[b,s,n], numbers of tokens i32[b,s], step f32[] -> T[b,s,n]: x / (1 - rate) or 0
 //                         (src/kernels/dropout.hpp)
-//   rope {head_dim, inverse} =   x T[b,s,n], table f32[s,head_dim] -> T[b,s,n]
+//   rope {head_dim, inverse} =   x T[b,s,n], table f32[s,rope_dim] -> T[b,s,n]
 //   rope_table {theta, head_dim} positions i32[s] -> f32[s,head_dim]: cosines, then sines
 //   attention {head_dim, causal} q T[b,s,n], k, v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]
 //             {rate, key} dropout of probabilities; the last inputs: numbers of queries' tokens i32[b,s], step f32[]
@@ -330,15 +333,17 @@ struct GroupedMatmulArgs {
   bool accumulate;  ///< of a weight gradient: c += a^T b
 };
 
-/// How a router makes weights of logits (src/ops/route.cpp).
+/// How a router makes weights of logits, and how it chooses experts (src/ops/route.cpp).
 struct RouterRule {
   bool sigmoid, normalize;
   double scale;
+  int64_t groups = 1, top_groups = 1;
 };
 
 /// The experts with the highest scores, highest first; of equal scores the lower number.
 struct RouteArgs {
-  Array logits;     ///< T[tokens,experts]
+  Array logits;       ///< T[tokens,experts]
+  const float* bias;  ///< f32[experts], for the choice alone; nullptr: none
   float* weights;   ///< f32[tokens,per_token]
   int32_t* chosen;  ///< i32[tokens,per_token]
   int64_t tokens, experts, per_token;
@@ -353,6 +358,22 @@ struct RouteGradArgs {
   Array dlogits;          ///< T[tokens,experts]
   int64_t tokens, experts, per_token;
   RouterRule rule;
+};
+
+/// load = how often each expert was chosen.
+struct ExpertLoadArgs {
+  const int32_t* chosen;  ///< i32[n]
+  float* load;            ///< f32[experts]
+  int64_t n, experts;
+  bool accumulate;
+};
+
+/// bias += rate sign(mean of loads - load), of the experts from `first` on.
+struct BiasUpdateArgs {
+  const float *apply, *load;  ///< f32[], 0: nothing is written; f32[experts]
+  float* bias;                ///< f32[n]
+  int64_t first, n, experts;
+  double rate;
 };
 
 /// Sums over the tokens of each sequence, for the losses of a router (src/ops/balance.cpp). Sigmoid scores are divided by
@@ -456,12 +477,12 @@ struct QuantizeArgs {
 };
 
 /// Rotary position embedding (Su et al. 2021, eq. 34), rotate-half as in Hugging Face's Llama, of the first `rotated`
-/// columns; the others stay. y may be x.
+/// columns, which are heads, and in each head of the first `rope_dim`; the others stay. y may be x.
 struct RopeArgs {
   Array x;             ///< T[rows,width]: heads of head_dim; row r has position index r mod `length`
-  const float* table;  ///< f32[length,head_dim]: cosines, then sines
+  const float* table;  ///< f32[length,rope_dim]: cosines, then sines
   Array y;             ///< T[rows,width]
-  int64_t rows, width, rotated, length, head_dim;
+  int64_t rows, width, rotated, length, head_dim, rope_dim;
   float sine_sign;  ///< -1: the inverse rotation
 };
 

@@ -248,7 +248,9 @@ RopeArgs ReadArguments(const KernelCall& call) {
   const int64_t e = r.Integer("head_dim");
   const int64_t last = IsJoined(call) ? LocalColumns(*call.attributes, ColumnsOf(x)).back() : 0;
   const int64_t rotated = ColumnsOf(x) - last;  // the last part of a joined tensor is not rotated
-  CHECK(e % 2 == 0 && rotated % e == 0, "rope: {} does not hold heads of {}", ToString(x.shape), e);
+  const int64_t rope_dim = r.In(1).shape.at(1);
+  CHECK(rope_dim % 2 == 0 && rope_dim <= e && rotated % e == 0, "rope: {} does not hold heads of {}, {} rotated",
+        ToString(x.shape), e, rope_dim);
   return {.x = r.InFloats(0),
           .table = r.InF32(1),
           .y = r.OutFloats(0),
@@ -257,6 +259,7 @@ RopeArgs ReadArguments(const KernelCall& call) {
           .rotated = rotated,
           .length = x.shape[1],
           .head_dim = e,
+          .rope_dim = rope_dim,
           .sine_sign = r.NumberOr("inverse", 0) != 0 ? -1.0f : 1.0f};
 }
 

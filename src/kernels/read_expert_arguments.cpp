@@ -17,7 +17,10 @@ bool UsesSigmoid(const Reader& r) {
   CHECK(scores == "softmax" || scores == "sigmoid", "scores = {}", scores);
   return scores == "sigmoid";
 }
-RouterRule RuleOf(const Reader& r) { return {UsesSigmoid(r), r.Number("normalize") != 0, r.Number("scale")}; }
+RouterRule RuleOf(const Reader& r) {
+  return {UsesSigmoid(r), r.Number("normalize") != 0, r.Number("scale"), r.IntegerOr("groups", 1),
+          r.IntegerOr("top_groups", 1)};
+}
 
 /// T[b,s,k,width], with the places i32[b,s,k] of its rows.
 struct ExpertRows {
@@ -62,8 +65,14 @@ RouteArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor &logits = r.In(0), &weights = r.Out(0);
   CHECK(weights.shape.at(2) <= logits.shape.at(2), "route: {} of {}", weights.shape[2], logits.shape[2]);
-  return {r.InFloats(0),     r.OutF32(0),      OutI32(r, 1), TokensOf(logits), logits.shape.at(2),
-          weights.shape[2], RuleOf(r)};
+  return {r.InFloats(0),
+          r.Inputs() > 1 ? r.InF32(1) : nullptr,
+          r.OutF32(0),
+          OutI32(r, 1),
+          TokensOf(logits),
+          logits.shape.at(2),
+          weights.shape[2],
+          RuleOf(r)};
 }
 
 template <>
@@ -72,6 +81,22 @@ RouteGradArgs ReadArguments(const KernelCall& call) {
   const Tensor &logits = r.In(0), &chosen = r.In(1);
   return {r.InFloats(0),    r.InI32(1),          r.InF32(2),      r.OutFloats(0),
           TokensOf(logits), logits.shape.at(2), chosen.shape.at(2), RuleOf(r)};
+}
+
+template <>
+ExpertLoadArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InI32(0), r.OutF32(0), Volume(r.In(0).shape), r.Out(0).shape.at(0), call.accumulate};
+}
+
+template <>
+BiasUpdateArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor &bias = r.Out(0), &load = r.In(2);
+  CHECK(bias.start.at(0) + bias.shape.at(0) <= load.shape.at(0), "bias_update: {} of {}", ToString(bias.shape),
+        ToString(load.shape));
+  return {r.InF32(0),      r.InF32(2),       r.OutF32(0),      bias.start[0],
+          bias.shape[0], load.shape[0], r.Number("rate")};
 }
 
 template <>

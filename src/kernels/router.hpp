@@ -1,7 +1,10 @@
 // What the routers of all backends share. Included by nvcc.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <vector>
 
 #include "kernels/host_device.hpp"
 
@@ -23,6 +26,30 @@ void ChooseExperts(Logit logit, int64_t experts, int64_t count, int32_t* chosen)
     for (; at > 0 && !IsBefore(logit(chosen[at - 1]), logit(e)); --at) chosen[at] = chosen[at - 1];
     chosen[at] = static_cast<int32_t>(e);
   }
+}
+
+/// Lowers the values of all experts but those in the `top_groups` groups whose two highest values have the largest sums;
+/// of equal groups the first. A group has adjacent experts.
+template <typename T>
+void KeepTopGroups(T* values, int64_t experts, int64_t groups, int64_t top_groups) {
+  const int64_t each = experts / groups;
+  const auto rank = [&](int64_t group) {
+    T first = -std::numeric_limits<T>::infinity(), second = each > 1 ? first : 0;
+    for (int64_t e = group * each; e < (group + 1) * each; ++e) {
+      if (values[e] > first) {
+        if (each > 1) second = first;
+        first = values[e];
+      } else if (each > 1 && values[e] > second) {
+        second = values[e];
+      }
+    }
+    return static_cast<float>(first + second);
+  };
+  std::vector<int32_t> kept(static_cast<size_t>(top_groups));
+  ChooseExperts(rank, groups, top_groups, kept.data());
+  for (int64_t g = 0; g < groups; ++g)
+    if (std::find(kept.begin(), kept.end(), g) == kept.end())
+      std::fill_n(values + g * each, each, -std::numeric_limits<T>::infinity());
 }
 
 }  // namespace espalier

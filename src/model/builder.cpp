@@ -38,13 +38,24 @@ int Builder::Parameter(const std::string& word, const StoredPart& stored, Shape 
   return AddParameter(stored.name + "[" + word + "]", stored, std::move(shape), std::move(layout), init);
 }
 
-int Builder::AddParameter(std::string name, StoredPart stored, Shape shape, std::string layout, ParameterInit init) {
+int Builder::Untrained(const std::string& name, Shape shape, std::string layout) {
+  StoredPart whole{name, shape, Shape(shape.size(), 0)};
+  return AddState(name, std::move(whole), MakeType(Dtype::kF32, std::move(shape)), std::move(layout),
+                  {ParameterInit::Kind::kZeros, 0});
+}
+
+int Builder::AddState(const std::string& name, StoredPart stored, Type type, std::string layout, ParameterInit init) {
   model_.parameters.push_back(name);
   model_.inits.push_back(init);
   model_.stored.push_back(std::move(stored));
+  return model_.graph.AddValue({StateName(name), std::move(type), ValueKind::kState, Frequency::kStep, Chunk(), -1,
+                                std::move(layout)});
+}
+
+int Builder::AddParameter(std::string name, StoredPart stored, Shape shape, std::string layout, ParameterInit init) {
   const Dtype kept = KeepsComputeType(purpose_) ? compute_ : Dtype::kF32;
-  const int master = model_.graph.AddValue({StateName(name), MakeType(kept, std::move(shape)), ValueKind::kState,
-                                            Frequency::kStep, Chunk(), -1, std::move(layout)});
+  const int master =
+      AddState(name, std::move(stored), MakeType(kept, std::move(shape)), std::move(layout), init);
   if (compute_ == kept) return master;
   return Prepare(OpKind::kCast, {master}, name, {{}, {{"to", std::string(Name(compute_))}}});
 }

@@ -30,6 +30,10 @@ class Builder {
   /// The same for a part of a larger stored tensor; `word` distinguishes it from the other parts.
   int Parameter(const std::string& word, const StoredPart& stored, Shape shape, std::string layout, ParameterInit init);
 
+  /// A state of the model in fp32 that no gradient trains, 0 at first. If training changes it, a rule of its own does
+  /// (src/passes/optimize.cpp).
+  int Untrained(const std::string& name, Shape shape, std::string layout);
+
   /// A cache of `length` tokens for `x` [batch, seq, features].
   int Cache(const std::string& name, int x, int64_t length);
   /// Writes `x` into the cache, at `positions`, and returns the cache.
@@ -56,6 +60,7 @@ class Builder {
  private:
   /// All outputs of the producer of `value`.
   const std::vector<int>& OutputsOf(int value) const;
+  int AddState(const std::string& name, StoredPart stored, Type type, std::string layout, ParameterInit init);
   int AddParameter(std::string name, StoredPart stored, Shape shape, std::string layout, ParameterInit init);
   int EmitIn(Role role, OpKind kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes,
              std::string layout);

@@ -145,11 +145,7 @@ class Llama final : public TransformerWriter {
     const int router = b_.Parameter(mlp + "gate.weight", {e.count, m_.dim}, "whole,embed", normal_);
     const int logits = b_.Emit(OpKind::kMatmul, {n, router}, {mlp + "gate.out"}, {{}, {{"spec", "bsk,nk->bsn"}}},
                                "batch,rows,whole");
-    const int weights = b_.Emit(OpKind::kRoute, {logits}, {mlp + "weights", mlp + "chosen"},
-                                {{{"per_token", double(e.per_token)}, {"normalize", e.normalize ? 1.0 : 0.0},
-                                  {"scale", e.scale}},
-                                 {{"scores", std::string(DeckName(e.scores))}}});
-    RouterLosses(logits, b_.Output(weights, 1), mlp);
+    const int weights = Route(logits, mlp);
     const int rows = b_.Cheap(b_.Emit(OpKind::kDispatch, {n, b_.Output(weights, 1), weights},
                                       {mlp + "rows", mlp + "row_weights", mlp + "row_experts", mlp + "places"}));
     const int row_experts = b_.Output(rows, 2);
@@ -167,9 +163,28 @@ class Llama final : public TransformerWriter {
     return b_.Emit(OpKind::kCombine, {down, b_.Output(rows, 3)}, {mlp + "experts.out"}, {}, kStream);
   }
 
+  /// The weights of each token's experts; the experts are the second output.
+  int Route(int logits, const std::string& mlp) {
+    const Deck::Model::Experts& e = m_.experts;
+    const std::string bias_name = mlp + "gate.e_score_correction_bias";
+    std::vector<int> inputs = {logits};
+    if (e.bias) inputs.push_back(b_.Untrained(bias_name, {e.count}, "whole"));
+    Attributes attributes{
+        {{"per_token", double(e.per_token)}, {"normalize", e.normalize ? 1.0 : 0.0}, {"scale", e.scale}},
+        {{"scores", std::string(DeckName(e.scores))}}};
+    if (e.groups > 1) attributes.numbers.insert({{"groups", double(e.groups)}, {"top_groups", double(e.top_groups)}});
+    const int weights = b_.Emit(OpKind::kRoute, std::move(inputs), {mlp + "weights", mlp + "chosen"}, attributes);
+    const int chosen = b_.Output(weights, 1);
+    if (forward_.purpose != Purpose::kTrain) return weights;
+    if (e.bias && e.bias_rate > 0)
+      b_.Emit(OpKind::kExpertLoad, {chosen}, {LoadName(bias_name)}, {{{"experts", double(e.count)}}, {}});
+    RouterLosses(logits, chosen, mlp);
+    return weights;
+  }
+
   void RouterLosses(int logits, int chosen, const std::string& mlp) {
     const Deck::Model::Experts& e = m_.experts;
-    if (forward_.purpose != Purpose::kTrain || (e.balance_loss == 0 && e.z_loss == 0)) return;
+    if (e.balance_loss == 0 && e.z_loss == 0) return;
     const double balance = e.balance_loss * double(e.count) / double(e.per_token * m_.seq_len);
     const Attributes attributes{{{"balance", balance}, {"z_loss", e.z_loss}}, {{"scores", std::string(DeckName(e.scores))}}};
     const int sums = b_.Emit(OpKind::kBalance, {logits, chosen},

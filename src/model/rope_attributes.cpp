@@ -11,14 +11,14 @@ constexpr double kTwoPi = 6.283185307179586;
 /// The index, of frequencies twice as dense, that makes so many turns in the original length (Peng et al. 2023, eq. 17
 /// and 18).
 double IndexOfTurns(const Deck::Model& m, double turns) {
-  return double(m.head_dim) * std::log(double(m.rope_original_seq_len) / (turns * kTwoPi)) /
+  return double(m.rope_dim) * std::log(double(m.rope_original_seq_len) / (turns * kTwoPi)) /
          (2 * std::log(m.rope_theta));
 }
 
 /// Hugging Face's ramp: whole indices, and not of width 0.
 void SetYarn(const Deck::Model& m, Attributes& a) {
   const double low = std::max(0.0, std::floor(IndexOfTurns(m, m.rope_beta_fast)));
-  const double high = std::min(double(m.head_dim - 1), std::ceil(IndexOfTurns(m, m.rope_beta_slow)));
+  const double high = std::min(double(m.rope_dim - 1), std::ceil(IndexOfTurns(m, m.rope_beta_slow)));
   a.numbers["low"] = low;
   a.numbers["high"] = low == high ? high + 0.001 : high;
   a.numbers["amplitude"] =
@@ -28,7 +28,7 @@ void SetYarn(const Deck::Model& m, Attributes& a) {
 }  // namespace
 
 Attributes RopeAttributes(const Deck::Model& m) {
-  Attributes a{{{"theta", m.rope_theta}, {"head_dim", double(m.head_dim)}}, {}};
+  Attributes a{{{"theta", m.rope_theta}, {"head_dim", double(m.rope_dim)}}, {}};
   if (m.rope_scaling == RopeScaling::kNone) return a;
   a.texts["stretch"] = DeckName(m.rope_scaling);
   a.numbers["factor"] = m.rope_factor;

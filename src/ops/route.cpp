@@ -4,14 +4,24 @@
 //
 //   scale s_i,  or with `normalize`  scale s_i / (sum of the chosen s)
 //
-// The choice has no gradient; that of the weights goes to the logits.
+// With a bias of each expert the choice is by s + bias, the weights are not (DeepSeek-V3, eq. 16). With `groups` experts
+// are chosen from the `top_groups` groups whose two highest values of s + bias have the largest sums. The choice has no
+// gradient; that of the weights goes to the logits.
+//
+// The bias is a state that no gradient trains. expert_load counts how often each expert is chosen in a step, and
+// bias_update adds `rate` to the biases of experts that were chosen less often than the mean, and subtracts it from the
+// others'.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
 namespace espalier {
 namespace {
 
-Einsum RouteEinsum(const OpContext&) { return {{"bse"}, {"bsk", "bsk"}, "bs"}; }
+Einsum RouteEinsum(const OpContext& c) {
+  Einsum einsum{{"bse"}, {"bsk", "bsk"}, "bs"};
+  if (c.inputs.size() > 1) einsum.inputs.emplace_back("e");
+  return einsum;
+}
 std::vector<Type> RouteInfer(const OpContext& c) {
   const Shape& logits = c.Extents(0);
   const Shape chosen = {logits.at(0), logits.at(1), c.op.attributes.Integer("per_token")};
@@ -24,8 +34,30 @@ void RouteGradient(GradientBuilder& g) {
 Einsum RouteGradEinsum(const OpContext&) { return {{"bse", "bsk", "bsk"}, {"bse"}, "bs"}; }
 std::vector<Type> RouteGradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
 
+Einsum LoadEinsum(const OpContext&) { return {{"bsk"}, {"e"}, "bs"}; }
+std::vector<Type> LoadInfer(const OpContext& c) {
+  return {MakeType(Dtype::kF32, {c.op.attributes.Integer("experts")})};
+}
+
+/// apply, bias, load. A rank may update a part of the biases; the mean is of all loads.
+Einsum BiasUpdateEinsum(const OpContext&) { return {{"", "e", "f"}, {"e"}, "e"}; }
+std::vector<Type> BiasUpdateInfer(const OpContext& c) { return {MakeType(Dtype::kF32, c.Extents(1))}; }
+
 }  // namespace
 
+OpDefinition ExpertLoad() {
+  return {.summary = "how often each expert was chosen",
+          .einsum = LoadEinsum,
+          .infer = LoadInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
+          .accumulates = true};
+}
+OpDefinition BiasUpdate() {
+  return {.summary = "moves the biases of a router towards equal loads",
+          .einsum = BiasUpdateEinsum,
+          .infer = BiasUpdateInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
+}
 OpDefinition Route() {
   return {.summary = "weights and numbers of the experts that serve each token",
           .einsum = RouteEinsum,

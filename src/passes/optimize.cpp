@@ -31,8 +31,12 @@ class Optimizer {
       graph_.results = {Clip({graph_.Find("loss"), graph_.Find("count")}, {})[0]};
       return;
     }
-    for (size_t i = 0, n = graph_.values.size(); i < n; ++i)
-      if (IsParameter(graph_.value(i))) parameters_.push_back(static_cast<int>(i));
+    std::vector<int> biases;  // of routers, which follow loads
+    for (size_t i = 0, n = graph_.values.size(); i < n; ++i) {
+      if (!IsParameter(graph_.value(i))) continue;
+      const bool trained = graph_.FindOrNone(GradientName(NameOf(static_cast<int>(i)))) >= 0;
+      (trained ? parameters_ : biases).push_back(static_cast<int>(i));
+    }
     std::vector<int> gradients, inputs = {graph_.Find("loss"), graph_.Find("count")};
     if (deck_.guard.spike_z > 0)
       for (const char* limit : {"loss_limit", "norm_limit"}) inputs.push_back(StepScalar(limit));
@@ -49,6 +53,7 @@ class Optimizer {
       const int step = deck_.precision.moments == Dtype::kF32 ? -1 : StepScalar("step");
       AppendMuon(graph_, deck_, matrices, {StepScalar("muon_lr"), clip[2], clip[3], step});
     }
+    for (int bias : biases) UpdateBias(bias, clip[3]);
     graph_.results = {clip[0], clip[1], clip[4]};
     if (deck_.loss.z_loss > 0) graph_.results.push_back(Mean("mean_z_loss", {graph_.Find("z_loss")}));
     const Deck::Model::Experts& e = deck_.model.experts;
@@ -158,6 +163,21 @@ class Optimizer {
     if (group.lr != 1) op.attributes.numbers["lr_factor"] = group.lr;
     SetRounding(graph_, deck_, p, op.attributes);
     graph_.AddOp(std::move(op));
+  }
+
+  /// A router's bias, by how often its experts were chosen by all tokens of the step; none if it does not change.
+  void UpdateBias(int bias, int apply) {
+    const std::string name = LoadName(NameOf(bias));
+    const int load = graph_.FindOrNone(name), chunk = graph_.value(bias).chunk;
+    if (load < 0) return;
+    const int total = Emit(OpKind::kReshard, {load}, Role::kS, LayerOf(load), chunk, name + ".total", "whole");
+    graph_.AddOp({OpKind::kBiasUpdate,
+                  {apply, bias, total},
+                  {bias},
+                  {{{"rate", deck_.model.experts.bias_rate}}, {}},
+                  Role::kU,
+                  head_layer_,
+                  chunk});
   }
 
   MuonMatrix Matrix(int p, int gradient) const {

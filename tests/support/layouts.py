@@ -33,6 +33,9 @@ YARN = ["model.rope_scaling=yarn", "model.rope_factor=4.0", "model.rope_original
 EXPERTS = ["experts.count=5", "experts.per_token=2", "experts.ffn_dim=23"]
 SOME_EXPERTS = [*EXPERTS, "experts.first_layer=1", "experts.shared_ffn_dim=17"]
 SIGMOID = ["experts.scores=sigmoid", "experts.scale=2.5"]
+# DeepSeek-V3's router, and GLM-4.5's rotation of half of each head.
+GROUPED = ["experts.count=6", "experts.per_token=3", "experts.ffn_dim=23", "experts.groups=3", "experts.top_groups=2",
+           "experts.bias=true", "experts.bias_rate=0.01", "experts.scores=sigmoid", "model.rope_dim=4"]
 ROUTER_LOSSES = ["experts.balance_loss=0.01", "experts.z_loss=0.001"]
 # Dropout of attention alone, and of all places of GPT-2.
 DROPS = ["dropout.attention=0.2"]
@@ -253,6 +256,9 @@ def plain_table():
     add(2, 1, 1, 1, 2, model=[*SOME_EXPERTS, "batch.micro=2"], keys=[strips, FULL])
     add(2, 1, 2, 1, 1, model=[*EIGHT_LAYERS, *EXPERTS, "experts.every=2"], keys=schedule("zbv", 2))
     add(2, 1, 1, 1, 2, model=[*EIGHT_LAYERS, *SOME_EXPERTS, *ROUTER_LOSSES], keys=[*schedule("dualpipev", 2), EACH])
+    add(1, 1, 2, 1, 2, model=[*GROUPED, "experts.first_layer=2"], keys=[ZERO3], steps=20)
+    add(2, 2, 1, 2, 1, model=[*GROUPED, *ROUTER_LOSSES], keys=[RING, EACH])
+    add(1, 2, 2, 1, 2, model=[*GROUPED, "experts.shared_ffn_dim=17"], keys=[FULL])
     add(1, 2, 2, 1, 1, model=[*SOME_EXPERTS, *DOCUMENTS, "experts.count=3", "experts.per_token=3"], keys=[ALWAYS])
 
     # GPT-2, tied and untied.

@@ -204,6 +204,7 @@ class RandomDeck:
             if self.training.get("precision.matmul") != "fp8":
                 set_some(0.3, "model.head_dim", range(4, 17, 2))
             set_some(0.3, "model.qk_norm", ["head", "full"])
+            set_some(0.2, "model.rope_dim", [2])
             set_some(0.2, "model.norm_placement", ["post"])
             if some(0.3) and "model.mlp_bias" not in self.training:
                 self._draw_experts(chooser, set_some)
@@ -242,6 +243,11 @@ class RandomDeck:
         set_some(0.3, "experts.scale", [2.5])
         set_some(0.4, "experts.balance_loss", [0.01])
         set_some(0.4, "experts.z_loss", [0.001])
+        groups = [n for n in divisors(count) if n > 1 and count // n >= self.training["experts.per_token"]]
+        if groups:
+            set_some(0.4, "experts.groups", groups)
+        if chooser.random() < 0.3:
+            self.training |= {"experts.bias": True, "experts.bias_rate": 0.01}
 
     def _draw_data(self, chooser):
         self.format = chooser.choice(["text", "tokens"])

@@ -45,6 +45,7 @@ struct Deck {
     bool qkv_bias, o_bias, mlp_bias;
     int64_t sliding_window;     ///< 0: none
     int full_attention_layers;  ///< the first layers, without sliding_window
+    int64_t rope_dim;  ///< rotated columns of each head
     double rope_theta;
     RopeScaling rope_scaling;
     double rope_factor;
@@ -60,7 +61,11 @@ struct Deck {
       int first_layer, every;  ///< layer l (from 1) has experts if l - 1 >= first_layer, and every `every`-th from there
       RouterScores scores;
       bool normalize;
-      double scale, balance_loss, z_loss;
+      double scale;
+      int64_t groups, top_groups;
+      bool bias;  ///< a bias of each expert, for the choice alone, that loads train
+      double bias_rate;
+      double balance_loss, z_loss;
     } experts;
   } model;
   struct Parallel {

@@ -15,6 +15,8 @@
   KERNEL("grouped_matmul", GroupedMatmul)                  \
   KERNEL("route", Route)                                   \
   KERNEL("route_grad", RouteGrad)                          \
+  KERNEL("expert_load", ExpertLoad)                        \
+  KERNEL("bias_update", BiasUpdate)                        \
   KERNEL("balance", Balance)                               \
   KERNEL("balance_grad", BalanceGrad)                      \
   KERNEL("router_loss", RouterLoss)                        \

@@ -2,9 +2,13 @@
 // "model.layers.3.mlp.balance_loss".
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace espalier {
+
+/// The value that counts how often each expert is chosen in a step, by the name of the bias that follows it.
+inline std::string LoadName(std::string_view bias) { return std::string(bias) + ".load"; }
 
 inline constexpr std::string_view kBalanceLoss = "balance_loss", kRouterZLoss = "router_z_loss";
 

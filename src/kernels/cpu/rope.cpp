@@ -23,10 +23,13 @@ void RotateHead(const T* x, const float* angles, float sine_sign, int64_t half, 
 void Rope(const RopeArgs& a) {
   ForElementType(a.x.dtype, [&]<typename T>(T) {
     ForRows(a.rows, a.width, [&](int64_t r) {
-      const float* angles = a.table + r % a.length * a.head_dim;
+      const float* angles = a.table + r % a.length * a.rope_dim;
       const T* x = a.x.As<T>() + r * a.width;
       T* y = a.y.As<T>() + r * a.width;
-      for (int64_t c = 0; c < a.rotated; c += a.head_dim) RotateHead(x + c, angles, a.sine_sign, a.head_dim / 2, y + c);
+      for (int64_t c = 0; c < a.rotated; c += a.head_dim) {
+        RotateHead(x + c, angles, a.sine_sign, a.rope_dim / 2, y + c);
+        if (y != x) std::copy_n(x + c + a.rope_dim, a.head_dim - a.rope_dim, y + c + a.rope_dim);
+      }
       if (y != x) std::copy_n(x + a.rotated, a.width - a.rotated, y + a.rotated);
     });
   });

@@ -6,6 +6,13 @@
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
+template <typename T>
+float LargestOf(const T* logits, int64_t experts) {
+  float max = -HUGE_VALF;
+  for (int64_t e = 0; e < experts; ++e) max = std::max(max, static_cast<float>(Load(logits + e, 1)[0]));
+  return max;
+}
+
 /// The scores of a row of logits. Softmax needs the largest logit.
 template <typename T>
 void ScoreRow(const RouterRule& rule, const T* logits, float max, int64_t experts, float* scores) {
@@ -30,16 +37,28 @@ float NormOf(const RouterRule& rule, const float* scores, const int32_t* chosen,
   return sum;
 }
 
+/// What the choice is by: without a bias and groups the logits, since scores rise with them.
+template <typename T>
+void ValueRow(const RouteArgs& a, const T* logits, const float* scores, float* values) {
+  ForLanes(0, a.experts, [&](int64_t e, auto lanes) {
+    const Floats value = a.bias != nullptr     ? Load(scores + e, lanes) + Load(a.bias + e, lanes)
+                         : a.rule.groups > 1 ? Load(scores + e, lanes)
+                                             : Load(logits + e, lanes);
+    Store(values + e, value, lanes);
+  });
+  if (a.rule.groups > 1) KeepTopGroups(values, a.experts, a.rule.groups, a.rule.top_groups);
+}
+
 template <typename T>
 void ForwardRow(const RouteArgs& a, int64_t t) {
   const T* logits = a.logits.As<T>() + t * a.experts;
-  float* widened = ScratchOf<float>(a.experts);
-  ForLanes(0, a.experts, [&](int64_t e, auto lanes) { Store(widened + e, Load(logits + e, lanes), lanes); });
+  float *scores = ScratchOf<float>(2 * a.experts), *values = scores + a.experts;
+  ScoreRow(a.rule, logits, LargestOf(logits, a.experts), a.experts, scores);
+  ValueRow(a, logits, scores, values);
   int32_t* chosen = a.chosen + t * a.per_token;
-  ChooseExperts([&](int64_t e) { return widened[e]; }, a.experts, a.per_token, chosen);
-  ScoreRow(a.rule, widened, a.per_token > 0 ? widened[chosen[0]] : 0, a.experts, widened);
-  const float factor = static_cast<float>(a.rule.scale) / NormOf(a.rule, widened, chosen, a.per_token);
-  for (int64_t i = 0; i < a.per_token; ++i) a.weights[t * a.per_token + i] = widened[chosen[i]] * factor;
+  ChooseExperts([&](int64_t e) { return values[e]; }, a.experts, a.per_token, chosen);
+  const float factor = static_cast<float>(a.rule.scale) / NormOf(a.rule, scores, chosen, a.per_token);
+  for (int64_t i = 0; i < a.per_token; ++i) a.weights[t * a.per_token + i] = scores[chosen[i]] * factor;
 }
 
 // The formulas are in kernels/reference/route.cpp.
@@ -49,7 +68,7 @@ void BackwardRow(const RouteGradArgs& a, int64_t t) {
   const int32_t* chosen = a.chosen + t * a.per_token;
   const float* dw = a.dweights + t * a.per_token;
   float *scores = ScratchOf<float>(2 * a.experts), *adjoints = scores + a.experts;
-  ScoreRow(a.rule, logits, a.per_token > 0 ? Load(logits + chosen[0], 1)[0] : 0, a.experts, scores);
+  ScoreRow(a.rule, logits, LargestOf(logits, a.experts), a.experts, scores);
   const float norm = NormOf(a.rule, scores, chosen, a.per_token), scale = static_cast<float>(a.rule.scale) / norm;
   float common = 0, sum = 0;
   for (int64_t i = 0; i < a.per_token && a.rule.normalize; ++i) common += dw[i] * scores[chosen[i]] * scale;
@@ -70,6 +89,22 @@ void BackwardRow(const RouteGradArgs& a, int64_t t) {
 void Route(const RouteArgs& a) {
   ForElementType(a.logits.dtype,
                  [&]<typename T>(T) { ForRows(a.tokens, a.experts, [&](int64_t t) { ForwardRow<T>(a, t); }); });
+}
+
+void ExpertLoad(const ExpertLoadArgs& a) {
+  if (!a.accumulate) std::fill_n(a.load, a.experts, 0.0f);
+  for (int64_t i = 0; i < a.n; ++i) a.load[a.chosen[i]] += 1;
+}
+
+void BiasUpdate(const BiasUpdateArgs& a) {
+  if (*a.apply == 0) return;
+  double sum = 0;
+  for (int64_t e = 0; e < a.experts; ++e) sum += static_cast<double>(a.load[e]);
+  const auto mean = static_cast<float>(sum / static_cast<double>(a.experts)), rate = static_cast<float>(a.rate);
+  for (int64_t i = 0; i < a.n; ++i) {
+    const float load = a.load[a.first + i];
+    a.bias[i] += load < mean ? rate : load > mean ? -rate : 0;
+  }
 }
 
 void RouteGrad(const RouteGradArgs& a) {

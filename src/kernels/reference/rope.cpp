@@ -4,9 +4,9 @@
 namespace espalier::reference {
 
 void Rope(const RopeArgs& a) {
-  const int64_t half = a.head_dim / 2, heads = a.rotated / a.head_dim;
+  const int64_t half = a.rope_dim / 2, heads = a.rotated / a.head_dim;
   for (int64_t r = 0; r < a.rows; ++r) {
-    const float* angles = a.table + r % a.length * a.head_dim;
+    const float* angles = a.table + r % a.length * a.rope_dim;
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t i = 0; i < half; ++i) {
         const double c = angles[i], s = static_cast<double>(a.sine_sign) * angles[half + i];
@@ -14,6 +14,10 @@ void Rope(const RopeArgs& a) {
         const double x0 = Get(a.x, at), x1 = Get(a.x, at + half);
         Set(a.y, at, x0 * c - x1 * s);
         Set(a.y, at + half, x1 * c + x0 * s);
+      }
+      for (int64_t i = a.rope_dim; i < a.head_dim; ++i) {
+        const int64_t at = r * a.width + h * a.head_dim + i;
+        Set(a.y, at, Get(a.x, at));
       }
     }
     for (int64_t at = r * a.width + a.rotated; at < (r + 1) * a.width; ++at) Set(a.y, at, Get(a.x, at));

@@ -32,16 +32,37 @@ double NormOf(const std::vector<double>& scores, const RouterRule& rule, const i
 
 }  // namespace
 
-// The choice is by logits, as scores rise with them.
+// Without a bias and groups the choice is by logits, as scores rise with them.
 void Route(const RouteArgs& a) {
   for (int64_t t = 0; t < a.tokens; ++t) {
     int32_t* chosen = a.chosen + t * a.per_token;
-    const auto logit = [&](int64_t e) { return static_cast<float>(Get(a.logits, t * a.experts + e)); };
-    ChooseExperts(logit, a.experts, a.per_token, chosen);
     const std::vector<double> scores = ScoresOf(a.logits, a.rule, t, a.experts);
+    std::vector<float> values;
+    for (int64_t e = 0; e < a.experts; ++e)
+      values.push_back(static_cast<float>(a.bias != nullptr     ? scores[static_cast<size_t>(e)] + a.bias[e]
+                                          : a.rule.groups > 1 ? scores[static_cast<size_t>(e)]
+                                                              : Get(a.logits, t * a.experts + e)));
+    if (a.rule.groups > 1) KeepTopGroups(values.data(), a.experts, a.rule.groups, a.rule.top_groups);
+    ChooseExperts([&](int64_t e) { return values[static_cast<size_t>(e)]; }, a.experts, a.per_token, chosen);
     const double norm = NormOf(scores, a.rule, chosen, a.per_token);
     for (int64_t i = 0; i < a.per_token; ++i)
       Set(a.weights, t * a.per_token + i, a.rule.scale * scores[static_cast<size_t>(chosen[i])] / norm);
+  }
+}
+
+void ExpertLoad(const ExpertLoadArgs& a) {
+  for (int64_t e = 0; e < a.experts; ++e)
+    Put(a.load, e, static_cast<double>(std::count(a.chosen, a.chosen + a.n, e)), a.accumulate);
+}
+
+void BiasUpdate(const BiasUpdateArgs& a) {
+  if (*a.apply == 0) return;
+  double mean = 0;
+  for (int64_t e = 0; e < a.experts; ++e) mean += a.load[e];
+  mean /= static_cast<double>(a.experts);
+  for (int64_t i = 0; i < a.n; ++i) {
+    const double load = a.load[a.first + i];
+    Set(a.bias, i, a.bias[i] + (load < mean ? a.rate : load > mean ? -a.rate : 0));
   }
 }
 

@@ -20,7 +20,7 @@ constexpr auto kOfWeights =
 
 /// The same of [experts].
 constexpr auto kOfExperts =
-    std::to_array<std::string_view>({"count", "ffn_dim", "shared_ffn_dim", "first_layer", "every", "bias"});
+    std::to_array<std::string_view>({"count", "ffn_dim", "shared_ffn_dim", "shared_gate", "first_layer", "every", "bias"});
 
 bool IsFixed(const DeckKey& key, const Deck& saved) {
   if (key.section == "experts") return std::ranges::find(kOfExperts, key.name) != kOfExperts.end();

@@ -140,6 +140,10 @@ std::string NoExperts(const Deck& d) { return When(d.model.experts.count == 0, "
 std::string NoGroupsOfExperts(const Deck& d) {
   return d.model.experts.count == 0 ? NoExperts(d) : When(d.model.experts.groups == 1, "experts.groups is 1");
 }
+std::string NoSharedExpert(const Deck& d) {
+  return d.model.experts.count == 0 ? NoExperts(d)
+                                    : When(d.model.experts.shared_ffn_dim == 0, "experts.shared_ffn_dim is 0");
+}
 std::string NoBias(const Deck& d) {
   return d.model.experts.count == 0 ? NoExperts(d) : When(!d.model.experts.bias, "experts.bias is false");
 }
@@ -214,6 +218,7 @@ const std::vector<Effect>& Effects() {
       {"experts.per_token", NoExperts},
       {"experts.ffn_dim", NoExperts},
       {"experts.shared_ffn_dim", NoExperts},
+      {"experts.shared_gate", NoSharedExpert},
       {"experts.first_layer", NoExperts},
       {"experts.every", NoExperts},
       {"experts.scores", NoExperts},

@@ -229,6 +229,8 @@ std::vector<DeckKey> Rows() {
     {"experts", "shared_ffn_dim", FIELD(model.experts.shared_ffn_dim), 0, CountOrZero(),
      "Inner width of a dense network beside the experts, which serves every token (DeepSeek's shared experts, all "
      "together); 0: none."},
+    {"experts", "shared_gate", FIELD(model.experts.shared_gate), false, Any(),
+     "What the shared network makes of a token is multiplied by the sigmoid of a logit of the token (Qwen2-MoE)."},
     {"experts", "first_layer", FIELD(model.experts.first_layer), 0, Between(0, kMaxLayers),
      "Number of dense layers before the first layer with experts; they have model.ffn_dim."},
     {"experts", "every", FIELD(model.experts.every), 1, Between(1, kMaxLayers),

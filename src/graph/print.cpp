@@ -116,6 +116,7 @@ class LineReader {
     if (v.frequency == Frequency::kStep) Expect(" step");
     Expect(" chunk ");
     v.chunk = ReadChunk();
+    v.trained = !Take(" untrained");
     v.layout = TakeLayoutList();
     graph_.AddValue(std::move(v));
   }
@@ -214,8 +215,9 @@ std::string Print(const Graph& graph) {
   std::string text;
   for (const Value& v : graph.values)
     if (v.kind != ValueKind::kActivation)
-      text += fmt::format("value {} : {} {} {} chunk {}{}\n", v.name, ToString(v.type), Name(v.kind),
-                          v.frequency == Frequency::kStep ? "step" : "microbatch", ChunkText(v.chunk), LayoutText(v));
+      text += fmt::format("value {} : {} {} {} chunk {}{}{}\n", v.name, ToString(v.type), Name(v.kind),
+                          v.frequency == Frequency::kStep ? "step" : "microbatch", ChunkText(v.chunk),
+                          v.trained ? "" : " untrained", LayoutText(v));
   for (const Op& op : graph.ops) text += OpText(graph, op);
   for (int id : graph.results) text += "result " + graph.value(id).name + "\n";
   return text;

@@ -40,8 +40,10 @@ int Builder::Parameter(const std::string& word, const StoredPart& stored, Shape 
 
 int Builder::Untrained(const std::string& name, Shape shape, std::string layout) {
   StoredPart whole{name, shape, Shape(shape.size(), 0)};
-  return AddState(name, std::move(whole), MakeType(Dtype::kF32, std::move(shape)), std::move(layout),
-                  {ParameterInit::Kind::kZeros, 0});
+  const int state = AddState(name, std::move(whole), MakeType(Dtype::kF32, std::move(shape)), std::move(layout),
+                             {ParameterInit::Kind::kZeros, 0});
+  model_.graph.value(state).trained = false;
+  return state;
 }
 
 int Builder::AddState(const std::string& name, StoredPart stored, Type type, std::string layout, ParameterInit init) {

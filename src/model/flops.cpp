@@ -7,7 +7,8 @@ namespace {
 double ExpertWeightsPerToken(const Deck::Model& m) {
   const auto& e = m.experts;
   const double width = double(e.per_token) * double(e.ffn_dim) + double(e.shared_ffn_dim);
-  return double(m.dim) * (double(e.count) + 3 * width);
+  const double routers = double(e.count) + (e.shared_ffn_dim > 0 && e.shared_gate ? 1 : 0);
+  return double(m.dim) * (routers + 3 * width);
 }
 
 }  // namespace

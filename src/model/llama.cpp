@@ -16,6 +16,10 @@
 //   x += combine(down(swiglu(gate(rows), up(rows)) weights)),  rows, weights = dispatch(n, route(r(n)))
 //
 // In training, dropout drops probabilities of attention.
+#include <fmt/core.h>
+
+#include <map>
+
 #include "espalier/model/layer_kinds.hpp"
 #include "espalier/model/router_losses.hpp"
 #include "families.hpp"
@@ -124,10 +128,20 @@ class Llama final : public TransformerWriter {
   int FeedForward(int n, const std::string& at, int l) {
     const std::string mlp = at + ".mlp.";
     if (!KindOf(m_, l).experts) return Dense(n, mlp, m_.ffn_dim);
-    const int routed = Experts(n, mlp);
+    const int routed = Experts(n, m_.experts, mlp + "gate", mlp + "experts.");
     if (m_.experts.shared_ffn_dim == 0) return routed;
-    const int shared = Dense(n, mlp + "shared_experts.", m_.experts.shared_ffn_dim);
-    return b_.Emit(OpKind::kAdd, {routed, shared}, {mlp + "out"}, {}, kStream);
+    return b_.Emit(OpKind::kAdd, {routed, SharedExpert(n, mlp)}, {mlp + "out"}, {}, kStream);
+  }
+
+  /// The network that serves every token. With a gate it is a mixture of one expert, whose weight is the gate's sigmoid.
+  int SharedExpert(int n, const std::string& mlp) {
+    if (!m_.experts.shared_gate) return Dense(n, mlp + "shared_experts.", m_.experts.shared_ffn_dim);
+    Deck::Model::Experts one{};
+    one.count = one.per_token = one.groups = 1;
+    one.ffn_dim = m_.experts.shared_ffn_dim;
+    one.scores = RouterScores::kSigmoid;
+    one.scale = 1;
+    return Experts(n, one, mlp + "shared_expert_gate", mlp + "shared_expert.");
   }
 
   int Dense(int n, const std::string& mlp, int64_t width) {
@@ -138,60 +152,58 @@ class Llama final : public TransformerWriter {
   }
 
   /// Each token goes to the experts that the router chooses for it. All ranks of tp share the tokens, and each has whole
-  /// experts: tp shards the rows of experts, not their weights.
-  int Experts(int n, const std::string& mlp) {
-    const Deck::Model::Experts& e = m_.experts;
-    const auto count = double(e.count);
-    const int router = b_.Parameter(mlp + "gate.weight", {e.count, m_.dim}, "whole,embed", normal_);
-    const int logits = b_.Emit(OpKind::kMatmul, {n, router}, {mlp + "gate.out"}, {{}, {{"spec", "bsk,nk->bsn"}}},
+  /// experts: tp shards the rows of experts, not their weights. `gate` and `experts` begin the names of the weights.
+  int Experts(int n, const Deck::Model::Experts& e, const std::string& gate, const std::string& experts) {
+    const int router = b_.Parameter(gate + ".weight", {e.count, m_.dim}, "whole,embed", normal_);
+    const int logits = b_.Emit(OpKind::kMatmul, {n, router}, {gate + ".out"}, {{}, {{"spec", "bsk,nk->bsn"}}},
                                "batch,rows,whole");
-    const int weights = Route(logits, mlp);
-    const int rows = b_.Cheap(b_.Emit(OpKind::kDispatch, {n, b_.Output(weights, 1), weights},
-                                      {mlp + "rows", mlp + "row_weights", mlp + "row_experts", mlp + "places"}));
-    const int row_experts = b_.Output(rows, 2);
+    const int weights = Route(logits, e, gate);
+    const int rows = b_.Cheap(b_.Emit(
+        OpKind::kDispatch, {n, b_.Output(weights, 1), weights},
+        {experts + "rows", experts + "row_weights", experts + "row_experts", experts + "places"}, {ExpertCount(e), {}}));
     const auto grouped = [&](int x, const char* name, Shape matrix, ParameterInit init) {
-      const std::string full = mlp + "experts." + name;
-      const int w = b_.Parameter(full + ".weight", {e.count, matrix[0], matrix[1]}, "experts,whole,whole", init);
-      return b_.Emit(OpKind::kGroupedMatmul, {x, w, row_experts}, {full + ".out"},
-                     {{{"experts", count}}, {{"spec", "bsrk,enk->bsrn"}}});
+      const int w = b_.Parameter(experts + name + ".weight", {e.count, matrix[0], matrix[1]}, "experts,whole,whole", init);
+      return b_.Emit(OpKind::kGroupedMatmul, {x, w, b_.Output(rows, 2)}, {experts + name + ".out"},
+                     {ExpertCount(e), {{"spec", "bsrk,enk->bsrn"}}});
     };
-    const int gate = grouped(rows, "gate_proj", {e.ffn_dim, m_.dim}, normal_);
+    const int gates = grouped(rows, "gate_proj", {e.ffn_dim, m_.dim}, normal_);
     const int up = grouped(rows, "up_proj", {e.ffn_dim, m_.dim}, normal_);
-    const int h = b_.Cheap(
-        b_.Emit(OpKind::kWeightedSwiglu, {gate, up, b_.Output(rows, 1)}, {mlp + "experts.act"}));
+    const int h = b_.Cheap(b_.Emit(OpKind::kWeightedSwiglu, {gates, up, b_.Output(rows, 1)}, {experts + "act"}));
     const int down = grouped(h, "down_proj", {m_.dim, e.ffn_dim}, output_);
-    return b_.Emit(OpKind::kCombine, {down, b_.Output(rows, 3)}, {mlp + "experts.out"}, {}, kStream);
+    return b_.Emit(OpKind::kCombine, {down, b_.Output(rows, 3)}, {experts + "out"}, {}, kStream);
+  }
+  static std::map<std::string, double> ExpertCount(const Deck::Model::Experts& e) {
+    return {{"experts", double(e.count)}};
   }
 
   /// The weights of each token's experts; the experts are the second output.
-  int Route(int logits, const std::string& mlp) {
-    const Deck::Model::Experts& e = m_.experts;
-    const std::string bias_name = mlp + "gate.e_score_correction_bias";
+  int Route(int logits, const Deck::Model::Experts& e, const std::string& gate) {
+    const std::string bias_name = gate + ".e_score_correction_bias";
     std::vector<int> inputs = {logits};
     if (e.bias) inputs.push_back(b_.Untrained(bias_name, {e.count}, "whole"));
     Attributes attributes{
         {{"per_token", double(e.per_token)}, {"normalize", e.normalize ? 1.0 : 0.0}, {"scale", e.scale}},
         {{"scores", std::string(DeckName(e.scores))}}};
     if (e.groups > 1) attributes.numbers.insert({{"groups", double(e.groups)}, {"top_groups", double(e.top_groups)}});
-    const int weights = b_.Emit(OpKind::kRoute, std::move(inputs), {mlp + "weights", mlp + "chosen"}, attributes);
+    const int weights = b_.Emit(OpKind::kRoute, std::move(inputs), {gate + ".weights", gate + ".chosen"}, attributes);
     const int chosen = b_.Output(weights, 1);
     if (forward_.purpose != Purpose::kTrain) return weights;
     if (e.bias && e.bias_rate > 0)
-      b_.Emit(OpKind::kExpertLoad, {chosen}, {LoadName(bias_name)}, {{{"experts", double(e.count)}}, {}});
-    RouterLosses(logits, chosen, mlp);
+      b_.Emit(OpKind::kExpertLoad, {chosen}, {LoadName(bias_name)}, {ExpertCount(e), {}});
+    RouterLosses(logits, chosen, e, gate);
     return weights;
   }
 
-  void RouterLosses(int logits, int chosen, const std::string& mlp) {
-    const Deck::Model::Experts& e = m_.experts;
+  void RouterLosses(int logits, int chosen, const Deck::Model::Experts& e, const std::string& gate) {
     if (e.balance_loss == 0 && e.z_loss == 0) return;
     const double balance = e.balance_loss * double(e.count) / double(e.per_token * m_.seq_len);
-    const Attributes attributes{{{"balance", balance}, {"z_loss", e.z_loss}}, {{"scores", std::string(DeckName(e.scores))}}};
+    const Attributes factors{{{"balance", balance}, {"z_loss", e.z_loss}}, {}};
+    Attributes attributes = factors;
+    attributes.texts["scores"] = DeckName(e.scores);
     const int sums = b_.Emit(OpKind::kBalance, {logits, chosen},
-                             {mlp + "score_sums", mlp + "score_counts", mlp + "log_squares"}, attributes);
+                             {gate + ".score_sums", gate + ".score_counts", gate + ".log_squares"}, attributes);
     b_.Emit(OpKind::kRouterLoss, {sums, b_.Output(sums, 1), b_.Output(sums, 2)},
-            {mlp + std::string(kBalanceLoss), mlp + std::string(kRouterZLoss)},
-            {{{"balance", balance}, {"z_loss", e.z_loss}}, {}});
+            {fmt::format("{}.{}", gate, kBalanceLoss), fmt::format("{}.{}", gate, kRouterZLoss)}, factors);
   }
 
   int FinalNorm(int x) override { return InputNorm(x, "model.norm"); }

@@ -33,9 +33,8 @@ class Optimizer {
     }
     std::vector<int> biases;  // of routers, which follow loads
     for (size_t i = 0, n = graph_.values.size(); i < n; ++i) {
-      if (!IsParameter(graph_.value(i))) continue;
-      const bool trained = graph_.FindOrNone(GradientName(NameOf(static_cast<int>(i)))) >= 0;
-      (trained ? parameters_ : biases).push_back(static_cast<int>(i));
+      const Value& v = graph_.value(static_cast<int>(i));
+      if (IsParameter(v)) (v.trained ? parameters_ : biases).push_back(static_cast<int>(i));
     }
     std::vector<int> gradients, inputs = {graph_.Find("loss"), graph_.Find("count")};
     if (deck_.guard.spike_z > 0)

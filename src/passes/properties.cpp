@@ -118,7 +118,7 @@ class PropertyChecker {
     if (fresh) found->second = LayoutPlacements(v, context_.deck, context_.mesh);
     return found->second;
   }
-  bool IsTrained(const Value& v) const { return context_.purpose == Purpose::kTrain && IsParameter(v); }
+  bool IsTrained(const Value& v) const { return context_.purpose == Purpose::kTrain && IsParameter(v) && v.trained; }
   /// -1: none.
   int GradientOf(const Value& weight) const {
     const auto found = gradients_.find(ParameterOf(weight));

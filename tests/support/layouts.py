@@ -258,7 +258,7 @@ def plain_table():
     add(2, 1, 1, 1, 2, model=[*EIGHT_LAYERS, *SOME_EXPERTS, *ROUTER_LOSSES], keys=[*schedule("dualpipev", 2), EACH])
     add(1, 1, 2, 1, 2, model=[*GROUPED, "experts.first_layer=2"], keys=[ZERO3], steps=20)
     add(2, 2, 1, 2, 1, model=[*GROUPED, *ROUTER_LOSSES], keys=[RING, EACH])
-    add(1, 2, 2, 1, 2, model=[*GROUPED, "experts.shared_ffn_dim=17"], keys=[FULL])
+    add(1, 2, 2, 1, 2, model=[*GROUPED, "experts.shared_ffn_dim=17", "experts.shared_gate=true"], keys=[FULL])
     add(1, 2, 2, 1, 1, model=[*SOME_EXPERTS, *DOCUMENTS, "experts.count=3", "experts.per_token=3"], keys=[ALWAYS])
 
     # GPT-2, tied and untied.

@@ -236,6 +236,8 @@ class RandomDeck:
         self.training |= {"experts.count": count, "experts.per_token": chooser.randint(1, min(count, 4)),
                           "experts.ffn_dim": chooser.randint(5, 40)}
         set_some(0.3, "experts.shared_ffn_dim", range(5, 40))
+        if "experts.shared_ffn_dim" in self.training:
+            set_some(0.4, "experts.shared_gate", [True])
         set_some(0.4, "experts.first_layer", range(self.layers))
         set_some(0.3, "experts.every", [2, 3])
         set_some(0.4, "experts.scores", ["sigmoid"])

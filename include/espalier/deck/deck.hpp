@@ -58,6 +58,7 @@ struct Deck {
     struct Experts {
       int64_t count;  ///< 0: all layers are dense
       int64_t per_token, ffn_dim, shared_ffn_dim;
+      bool shared_gate;    ///< of the shared network: the sigmoid of a logit of each token
       int first_layer, every;  ///< layer l (from 1) has experts if l - 1 >= first_layer, and every `every`-th from there
       RouterScores scores;
       bool normalize;

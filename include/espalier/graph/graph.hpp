@@ -52,6 +52,7 @@ struct Value {
   /// The layout that the model asks for: one logical name per dim, such as "batch,stream,embed"
   /// (src/passes/placement/layout.cpp maps names to axes). Empty: the partitioner decides.
   std::string layout;
+  bool trained = true;  ///< of a parameter: gradients train it; else a rule changes it, or nothing
 };
 
 /// A set of axes, as a number that is an attribute.
@@ -111,7 +112,7 @@ class Graph {
 ///   y = matmul(x, w) {spec="bsk,nk->bsn"} @ F layer 1 chunk 0 : bf16[4,128,64] layout batch,stream,embed
 ///   result y
 ///
-/// A cheap op is marked after its chunk: `y = swiglu(g, u) @ F layer 1 chunk 0 cheap : type`.
+/// A parameter that no gradient trains has the word `untrained` after its chunk. A cheap op is marked there: `y = swiglu(g, u) @ F layer 1 chunk 0 cheap : type`.
 /// Several outputs: `a, b = op(...) ... : type, type`. An op that writes a declared value (state or accumulator) has it
 /// on the left; its type is printed again.
 std::string Print(const Graph& graph);

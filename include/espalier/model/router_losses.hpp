@@ -1,5 +1,5 @@
 // The losses of the routers of a model with experts: each layer has a value of each, named after the layer, such as
-// "model.layers.3.mlp.balance_loss".
+// "model.layers.3.mlp.gate.balance_loss".
 #pragma once
 
 #include <string>

@@ -149,7 +149,8 @@ class Llama final : public TransformerWriter {
                                   {"scale", e.scale}},
                                  {{"scores", std::string(DeckName(e.scores))}}});
     const int rows = b_.Cheap(b_.Emit(OpKind::kDispatch, {n, b_.Output(weights, 1), weights},
-                                      {mlp + "rows", mlp + "row_weights", mlp + "row_experts", mlp + "places"}));
+                                      {mlp + "rows", mlp + "row_weights", mlp + "row_experts", mlp + "places"},
+                                      {{{"experts", count}}, {}}));
     const int row_experts = b_.Output(rows, 2);
     const auto grouped = [&](int x, const char* name, Shape matrix, ParameterInit init) {
       const std::string full = mlp + "experts." + name;

@@ -53,9 +53,7 @@ int64_t Matmul(const LocalOp& op) {
   return elements == 0 ? 0 : std::min(kMax, kOwn + 8 * 4 * elements);
 }
 
-int64_t Dispatch(const LocalOp& op) {
-  return DispatchBytes(Volume(op.inputs[1]), op.op.attributes.Integer("experts"));
-}
+int64_t Dispatch(const LocalOp& op) { return DispatchBytes(Volume(op.inputs[1]), op.op.attributes.Integer("experts")); }
 
 /// The gradient of weights has their shape [e,n,k], the other products have them as input.
 int64_t GroupedMatmul(const LocalOp& op) {

@@ -136,18 +136,18 @@ class Llama final : public TransformerWriter {
     return DownProjection(h, mlp + "down_proj", width, "ffn", m_.mlp_bias);
   }
 
-  /// Each token goes to the experts that the router chooses for it. All ranks of tp share the tokens, and each has whole
-  /// experts: tp shards the rows of experts, not their weights.
+  /// Each token goes to the experts that the router chooses for it. All ranks of tp share the tokens, and each has
+  /// whole experts: tp shards the rows of experts, not their weights.
   int Experts(int n, const std::string& mlp) {
     const Deck::Model::Experts& e = m_.experts;
     const auto count = double(e.count);
     const int router = b_.Parameter(mlp + "gate.weight", {e.count, m_.dim}, "whole,embed", normal_);
-    const int logits = b_.Emit(OpKind::kMatmul, {n, router}, {mlp + "gate.out"}, {{}, {{"spec", "bsk,nk->bsn"}}},
-                               "batch,rows,whole");
-    const int weights = b_.Emit(OpKind::kRoute, {logits}, {mlp + "weights", mlp + "chosen"},
-                                {{{"per_token", double(e.per_token)}, {"normalize", e.normalize ? 1.0 : 0.0},
-                                  {"scale", e.scale}},
-                                 {{"scores", std::string(DeckName(e.scores))}}});
+    const int logits =
+        b_.Emit(OpKind::kMatmul, {n, router}, {mlp + "gate.out"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,rows,whole");
+    const int weights =
+        b_.Emit(OpKind::kRoute, {logits}, {mlp + "weights", mlp + "chosen"},
+                {{{"per_token", double(e.per_token)}, {"normalize", e.normalize ? 1.0 : 0.0}, {"scale", e.scale}},
+                 {{"scores", std::string(DeckName(e.scores))}}});
     const int rows = b_.Cheap(b_.Emit(OpKind::kDispatch, {n, b_.Output(weights, 1), weights},
                                       {mlp + "rows", mlp + "row_weights", mlp + "row_experts", mlp + "places"},
                                       {{{"experts", count}}, {}}));
@@ -160,8 +160,7 @@ class Llama final : public TransformerWriter {
     };
     const int gate = grouped(rows, "gate_proj", {e.ffn_dim, m_.dim}, normal_);
     const int up = grouped(rows, "up_proj", {e.ffn_dim, m_.dim}, normal_);
-    const int h = b_.Cheap(
-        b_.Emit(OpKind::kWeightedSwiglu, {gate, up, b_.Output(rows, 1)}, {mlp + "experts.act"}));
+    const int h = b_.Cheap(b_.Emit(OpKind::kWeightedSwiglu, {gate, up, b_.Output(rows, 1)}, {mlp + "experts.act"}));
     const int down = grouped(h, "down_proj", {m_.dim, e.ffn_dim}, output_);
     return b_.Emit(OpKind::kCombine, {down, b_.Output(rows, 3)}, {mlp + "experts.out"}, {}, kStream);
   }

@@ -53,8 +53,7 @@ inline void MultiplyAdd(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, u
       const uint64_t rows = emulation::Shuffle(0xffffffffu, joined(a[2 * half], a[2 * half + 1]), group * 4 + of);
       for (int column = 0; column < 2; ++column) {
         const uint32_t b = half == 0 ? b0 : b1;
-        const auto right =
-            std::bit_cast<Bf16Pair>(emulation::Shuffle(0xffffffffu, b, (2 * pair + column) * 4 + of));
+        const auto right = std::bit_cast<Bf16Pair>(emulation::Shuffle(0xffffffffu, b, (2 * pair + column) * 4 + of));
         for (int row = 0; row < 2; ++row) {
           const auto left = std::bit_cast<Bf16Pair>(static_cast<uint32_t>(rows >> (32 * row)));
           for (int i = 0; i < 2; ++i) sums[2 * row + column] += left[i] * right[i];

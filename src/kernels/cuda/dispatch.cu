@@ -1,7 +1,7 @@
 // Rows of experts from tokens, and back. The rows are a stable counting sort of the slots (a token's i-th expert) by
-// expert, in four launches: parts of the slots are counted side by side, each slot with its rank in the part; the counts
-// become the first rows of each part and expert; slots learn their rows; tokens are copied. Nothing depends on the order
-// in which blocks run.
+// expert, in four launches: parts of the slots are counted side by side, each slot with its rank in the part; the
+// counts become the first rows of each part and expert; slots learn their rows; tokens are copied. Nothing depends on
+// the order in which blocks run.
 #include "espalier/device_memory/expert_rows.hpp"
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/pack.cuh"
@@ -141,8 +141,8 @@ void DispatchGrad(const DispatchGradArgs& a, const LaunchContext& context) {
   Combine({a.drows, a.places, a.dx, a.tokens, a.per_token, a.width}, context);
   const int64_t slots = a.tokens * a.per_token;
   if (slots == 0) return;
-  Launch(TakeFromRows, ElementBlocks(slots, 1), dim3(kThreads), 0, context.stream, a.drow_weights, a.places,
-         a.dweights, slots);
+  Launch(TakeFromRows, ElementBlocks(slots, 1), dim3(kThreads), 0, context.stream, a.drow_weights, a.places, a.dweights,
+         slots);
 }
 
 void Combine(const CombineArgs& a, const LaunchContext& context) {

@@ -9,10 +9,10 @@
 //
 // Expected share of the rate of dense matmuls on Hopper, not measured: 0.35 at 128 rows per expert, 0.5 at 512 and 0.55
 // at 2048. Two causes. Tiles: with r rows per expert and tiles of 128, r / 128 + 1/2 tiles are computed on average for
-// r / 128 that are needed, a share of 0.67, 0.89 and 0.97. Instructions: mma has about 0.6 of the rate of Hopper's wgmma,
-// which takes its operands from shared memory and which dense matmuls use. On Ampere the second cause does not exist.
-// Gradients of weights at 128 rows are limited by the writes of fp32: 8 bytes, or 4 without accumulation, for 2 * 128
-// operations.
+// r / 128 that are needed, a share of 0.67, 0.89 and 0.97. Instructions: mma has about 0.6 of the rate of Hopper's
+// wgmma, which takes its operands from shared memory and which dense matmuls use. On Ampere the second cause does not
+// exist. Gradients of weights at 128 rows are limited by the writes of fp32: 8 bytes, or 4 without accumulation, for 2
+// * 128 operations.
 #include <algorithm>
 
 #include "espalier/device_memory/expert_rows.hpp"
@@ -57,7 +57,8 @@ __global__ void FindSpans(GroupedRows group, int32_t most, bool whole, ExpertSpa
     const int64_t e = first + threadIdx.x;
     const int32_t begin = e < group.experts ? FirstRowOf(group, e) : 0,
                   end = e < group.experts ? FirstRowOf(group, e + 1) : 0;
-    const int32_t mine = whole ? int32_t{e < group.experts} : static_cast<int32_t>((int64_t{end} - begin + most - 1) / most);
+    const int32_t mine =
+        whole ? int32_t{e < group.experts} : static_cast<int32_t>((int64_t{end} - begin + most - 1) / most);
     const RunningSum sum = BlockRunningSum(mine);
     for (int32_t i = 0; i < mine; ++i) {
       const int32_t row = begin + i * most, rest = end - row;
@@ -141,7 +142,8 @@ class Sums<Bf16> {
   /// Calls f(row, column, sums) for sums that follow one another in a row.
   template <typename F>
   __device__ void ForEach(F f) const {
-    const int lane = static_cast<int>(threadIdx.x % 32), row = FirstRow() + lane / 4, column = FirstColumn() + lane % 4 * 2;
+    const int lane = static_cast<int>(threadIdx.x % 32), row = FirstRow() + lane / 4,
+              column = FirstColumn() + lane % 4 * 2;
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m)
 #pragma unroll
@@ -212,13 +214,14 @@ struct Results {
 
 /// Bytes of shared memory of a block.
 template <typename T, bool kAlongA, bool kAlongB>
-constexpr size_t kStepBytes =
-    static_cast<size_t>(Step<T, kAlongA>::kElements + Step<T, kAlongB>::kElements) * sizeof(T);
+constexpr size_t kStepBytes = static_cast<size_t>(Step<T, kAlongA>::kElements + Step<T, kAlongB>::kElements) *
+                              sizeof(T);
 
 /// A tile of results, computed by a block. kPacked: all rows of memory begin at multiples of 16 bytes.
 template <bool kAlongA, bool kAlongB, bool kPacked, typename T, typename To>
 __device__ void MultiplyTile(const Operand<T>& a, const Operand<T>& b, const Results<To>& results, T* shared) {
-  constexpr int kLanes = kPacked ? kPack<T> : 1, kElements = kStepBytes<T, kAlongA, kAlongB> / sizeof(T), kAhead = kStages<T> - 1;
+  constexpr int kLanes = kPacked ? kPack<T> : 1, kElements = kStepBytes<T, kAlongA, kAlongB> / sizeof(T),
+                kAhead = kStages<T> - 1;
   const auto steps = static_cast<int>((a.depth + kDepth<T> - 1) / kDepth<T>);
   const auto stage = [&](int step) { return shared + step % kStages<T> * kElements; };
   const auto copy = [&](int step) {
@@ -269,9 +272,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <typename T, bool kPacked>
 __global__ void __launch_bounds__(kThreads, 2) WeightsOfExperts(GroupedMatmulArgs a, const ExpertSpan* spans) {
   SHARED_ARRAY(T, shared);
-  const int64_t blocks_of_rows = (a.out + kSide<T> - 1) / kSide<T>, blocks_of_columns = (a.in + kSide<T> - 1) / kSide<T>,
-                block = blockIdx.x % (blocks_of_rows * blocks_of_columns),
-                row = block / blocks_of_columns * kSide<T>, column = block % blocks_of_columns * kSide<T>;
+  const int64_t blocks_of_rows = (a.out + kSide<T> - 1) / kSide<T>,
+                blocks_of_columns = (a.in + kSide<T> - 1) / kSide<T>,
+                block = blockIdx.x % (blocks_of_rows * blocks_of_columns), row = block / blocks_of_columns * kSide<T>,
+                column = block % blocks_of_columns * kSide<T>;
   const ExpertSpan span = spans[blockIdx.x / (blocks_of_rows * blocks_of_columns)];
   if (span.rows == 0 && a.accumulate) return;
   MultiplyTile<false, false, kPacked>(

@@ -41,9 +41,7 @@ class Scores {
 
   __device__ static int Lane() { return static_cast<int>(threadIdx.x % kWarp); }
   __device__ float Logit(int64_t e) const { return Widen(logits_[e]); }
-  __device__ float Of(int64_t e) const {
-    return rule_.sigmoid ? SigmoidOf(Logit(e)) : expf(Logit(e) - max_) * factor_;
-  }
+  __device__ float Of(int64_t e) const { return rule_.sigmoid ? SigmoidOf(Logit(e)) : expf(Logit(e) - max_) * factor_; }
   /// What the divisor of weights has besides the chosen scores.
   __device__ float LeastSum() const { return rule_.sigmoid ? kLeastScoreSum : 0.0f; }
 
@@ -114,7 +112,8 @@ __global__ void RouteGradKernel(RouteGradArgs a) {
     const auto score = [&](int64_t i) { return scores.Of(chosen[i]); };
     const bool normalize = a.rule.normalize, every = !a.rule.sigmoid && !normalize;
     const float norm = normalize ? scores.LeastSum() + SumOfChosen(a.per_token, score) : 1.0f;
-    const float common = normalize ? SumOfChosen(a.per_token, [&](int64_t i) { return dweights[i] * (score(i) / norm); }) : 0.0f;
+    const float common =
+        normalize ? SumOfChosen(a.per_token, [&](int64_t i) { return dweights[i] * (score(i) / norm); }) : 0.0f;
     const auto adjoint = [&](int64_t i) { return scale * (dweights[i] - common) / norm; };
     const float sum = every ? SumOfChosen(a.per_token, [&](int64_t i) { return adjoint(i) * score(i); }) : 0.0f;
     for (int64_t e = scores.Lane(); e < a.experts; e += kWarp)

@@ -50,8 +50,7 @@ void WeightedSwiglu(const WeightedSwigluArgs& a, const LaunchContext& context) {
   ForElementType(a.y.dtype, [&]<typename T>(T) {
     const bool aligned = AreAligned(a.gate.data, a.up.data, a.y.data);
     ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      Launch(WeightedSwigluKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
-             a);
+      Launch(WeightedSwigluKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
     });
   });
 }
@@ -61,8 +60,8 @@ void WeightedSwigluGrad(const WeightedSwigluGradArgs& a, const LaunchContext& co
   const bool aligned = AreAligned(a.gate.data, a.up.data, a.dy.data, a.dgate.data, a.dup.data);
   ForElementType(a.dgate.dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      Launch(WeightedSwigluGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0,
-             context.stream, a);
+      Launch(WeightedSwigluGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
+             a);
     });
   });
 }

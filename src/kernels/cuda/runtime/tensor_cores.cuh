@@ -45,8 +45,8 @@ __device__ void LoadMatrices(uint32_t (&x)[4], const __nv_bfloat16* row) {
 }
 
 /// sums [16,8] += a [16,16] b [16,8]. With g = lane / 4 and t = 2 (lane % 4), and each register with a neighbour: sums
-/// has rows g and g + 8 in columns t and t + 1; a has rows g, g + 8, g, g + 8, in columns t twice and t + 8 twice; b has
-/// column g in rows t and t + 8.
+/// has rows g and g + 8 in columns t and t + 1; a has rows g, g + 8, g, g + 8, in columns t twice and t + 8 twice; b
+/// has column g in rows t and t + 8.
 __device__ inline void MultiplyAdd(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "

@@ -11,8 +11,8 @@
 // at 2048. Two causes. Tiles: with r rows per expert and tiles of 128, r / 128 + 1/2 tiles are computed on average for
 // r / 128 that are needed, a share of 0.67, 0.89 and 0.97. Instructions: mma has about 0.6 of the rate of Hopper's
 // wgmma, which takes its operands from shared memory and which dense matmuls use. On Ampere the second cause does not
-// exist. Gradients of weights at 128 rows are limited by the writes of fp32: 8 bytes, or 4 without accumulation, for 2
-// * 128 operations.
+// exist. At 128 rows the gradients of weights are limited by memory: an element is 256 operations, and 4 bytes to
+// write, with accumulation 4 to read.
 #include <algorithm>
 
 #include "espalier/device_memory/expert_rows.hpp"
@@ -50,23 +50,28 @@ __device__ int32_t FirstRowOf(const GroupedRows& group, int64_t expert) {
 }
 
 /// Spans of at most `most` rows of each expert, in order, then empty ones up to `count`. `whole`: one of each expert,
-/// with all its rows. One block.
+/// with all its rows. One block; a thread has the first row of an expert, the next one the row at which it ends.
 __global__ void FindSpans(GroupedRows group, int32_t most, bool whole, ExpertSpan* spans, int64_t count) {
+  __shared__ int32_t first_rows[kFindThreads];
+  constexpr int kExperts = kFindThreads - 1;
+  const int thread = static_cast<int>(threadIdx.x);
   int32_t found = 0;
-  for (int64_t first = 0; first < group.experts; first += kFindThreads) {
-    const int64_t e = first + threadIdx.x;
-    const int32_t begin = e < group.experts ? FirstRowOf(group, e) : 0,
-                  end = e < group.experts ? FirstRowOf(group, e + 1) : 0;
-    const int32_t mine =
-        whole ? int32_t{e < group.experts} : static_cast<int32_t>((int64_t{end} - begin + most - 1) / most);
+  for (int64_t first = 0; first < group.experts; first += kExperts) {
+    const int64_t e = first + thread;
+    const bool exists = thread < kExperts && e < group.experts;
+    first_rows[thread] = FirstRowOf(group, e < group.experts ? e : group.experts);
+    __syncthreads();
+    const int32_t begin = first_rows[thread], end = exists ? first_rows[thread + 1] : begin;
+    const auto tiles = static_cast<int32_t>((int64_t{end} - begin + most - 1) / most),
+               mine = whole ? int32_t{exists} : tiles;
     const RunningSum sum = BlockRunningSum(mine);
     for (int32_t i = 0; i < mine; ++i) {
       const int32_t row = begin + i * most, rest = end - row;
-      spans[found + sum.before + i] = {static_cast<int32_t>(e), row, whole || rest < most ? rest : most};
+      spans[found + sum.before + i] = {static_cast<int32_t>(e), row, rest < most ? rest : most};
     }
     found += sum.all;
   }
-  for (int64_t i = found + int64_t{threadIdx.x}; i < count; i += kFindThreads) spans[i] = {0, 0, 0};
+  for (int64_t i = found + thread; i < count; i += kFindThreads) spans[i] = {0, 0, 0};
 }
 
 /// An operand [outer,depth] of a tile, of which `depth` is contracted: along a row of memory, or across rows.

@@ -112,7 +112,7 @@ TEST_P(Kernels, RouteOfExtremeLogits) {
       EXPECT_TRUE(chosen.SameBits(c.Reference()[1]));
       for (int64_t t = 0; t < 5; ++t) {
         EXPECT_EQ(chosen[t * per_token], firsts[t]);
-        if (per_token == 6) EXPECT_EQ(chosen[t * 6 + 5], lasts[t]);
+        EXPECT_TRUE(per_token < 6 || chosen[t * 6 + 5] == lasts[t]);
       }
       Case{"route_grad", {logits, chosen, F32(chosen.shape())}, {logits}, c.attributes}.Tested();
     });

@@ -12,11 +12,12 @@ int32_t* OutI32(const Reader& r, size_t i) {
   return r.Out(i).As<int32_t>();
 }
 
-RouterRule RuleOf(const Reader& r) {
-  const std::string_view scores = r.TextOr("scores", "softmax");
-  CHECK(scores == "softmax" || scores == "sigmoid", "route: scores = {}", scores);
-  return {scores == "sigmoid", r.Number("normalize") != 0, r.Number("scale")};
+bool UsesSigmoid(const Reader& r) {
+  const std::string_view scores = r.TextOr("scores", "");
+  CHECK(scores == "softmax" || scores == "sigmoid", "scores = {}", scores);
+  return scores == "sigmoid";
 }
+RouterRule RuleOf(const Reader& r) { return {UsesSigmoid(r), r.Number("normalize") != 0, r.Number("scale")}; }
 
 /// T[b,s,k,width], with the places i32[b,s,k] of its rows.
 struct ExpertRows {
@@ -40,9 +41,7 @@ GroupedMatmulArgs ReadArguments(const KernelCall& call) {
         ToString(a.shape), ToString(of_row.shape));
   const auto args = [&](GroupedProduct product, const Shape& weight) {
     CHECK(weight.size() == 3, "grouped_matmul: weight {}", ToString(weight));
-    return GroupedMatmulArgs{product,        {r.InI32(2), rows, weight[0]},
-                             weight[1],      weight[2],
-                             r.InFloats(0),  r.InFloats(1),
+    return GroupedMatmulArgs{product,         {r.InI32(2), rows, weight[0]}, weight[1], weight[2], r.InFloats(0), r.InFloats(1),
                              r.OutFloats(0), call.accumulate};
   };
   if (spec == "bsrn,bsrk->enk") {
@@ -63,15 +62,47 @@ RouteArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor &logits = r.In(0), &weights = r.Out(0);
   CHECK(weights.shape.at(2) <= logits.shape.at(2), "route: {} of {}", weights.shape[2], logits.shape[2]);
-  return {r.InFloats(0), r.OutF32(0), OutI32(r, 1), TokensOf(logits), logits.shape.at(2), weights.shape[2], RuleOf(r)};
+  return {r.InFloats(0),     r.OutF32(0),      OutI32(r, 1), TokensOf(logits), logits.shape.at(2),
+          weights.shape[2], RuleOf(r)};
 }
 
 template <>
 RouteGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor &logits = r.In(0), &chosen = r.In(1);
-  return {r.InFloats(0),    r.InI32(1),         r.InF32(2),         r.OutFloats(0),
+  return {r.InFloats(0),    r.InI32(1),          r.InF32(2),      r.OutFloats(0),
           TokensOf(logits), logits.shape.at(2), chosen.shape.at(2), RuleOf(r)};
+}
+
+template <>
+BalanceArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Shape &logits = r.In(0).shape, &chosen = r.In(1).shape;
+  return {r.InFloats(0), r.InI32(1),   r.OutF32(0),  r.OutF32(1),  r.OutF32(2),
+          logits.at(0),  logits.at(1), logits.at(2), chosen.at(2), UsesSigmoid(r)};
+}
+
+template <>
+BalanceGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Shape& logits = r.In(0).shape;
+  return {r.InFloats(0), r.InF32(1),     r.OutFloats(0),      logits.at(0),       logits.at(1),
+          logits.at(2),  UsesSigmoid(r), r.Number("balance"), r.Number("z_loss")};
+}
+
+template <>
+RouterLossArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InF32(0),
+          r.InF32(1),
+          r.InF32(2),
+          r.OutF32(0),
+          r.OutF32(1),
+          Volume(r.In(0).shape),
+          Volume(r.In(2).shape),
+          r.Number("balance"),
+          r.Number("z_loss"),
+          call.accumulate};
 }
 
 template <>
@@ -80,8 +111,9 @@ DispatchArgs ReadArguments(const KernelCall& call) {
   const ExpertRows rows = ExpertRowsOf(r.Out(0), r.Out(3));
   CHECK(TokensOf(r.In(0)) == rows.tokens && r.In(0).shape.at(2) == rows.width, "dispatch: {} into {}",
         ToString(r.In(0).shape), ToString(r.Out(0).shape));
-  return {r.InFloats(0), r.InI32(1),  r.InF32(2),     r.OutFloats(0), r.OutF32(1),         OutI32(r, 2),
-          OutI32(r, 3),  rows.tokens, rows.per_token, rows.width,     r.Integer("experts")};
+  return {r.InFloats(0), r.InI32(1),   r.InF32(2),  r.OutFloats(0),  r.OutF32(1),
+          OutI32(r, 2),  OutI32(r, 3), rows.tokens, rows.per_token, rows.width,
+          r.Integer("experts")};
 }
 
 template <>
@@ -114,8 +146,8 @@ WeightedSwigluArgs ReadArguments(const KernelCall& call) {
 template <>
 WeightedSwigluGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {r.InFloats(0), r.InFloats(1),         r.InF32(2),         r.InFloats(3), r.OutFloats(0), r.OutFloats(1),
-          r.OutF32(2),   Volume(r.In(2).shape), r.In(0).shape.at(3)};
+  return {r.InFloats(0),  r.InFloats(1), r.InF32(2),            r.InFloats(3),        r.OutFloats(0),
+          r.OutFloats(1), r.OutF32(2),   Volume(r.In(2).shape), r.In(0).shape.at(3)};
 }
 
 }  // namespace espalier

@@ -53,6 +53,10 @@ int64_t Matmul(const LocalOp& op) {
   return elements == 0 ? 0 : std::min(kMax, kOwn + 8 * 4 * elements);
 }
 
+int64_t Balance(const LocalOp& op) {
+  const Shape& logits = op.inputs[0];
+  return BalanceBytes(logits[0], logits[1], logits[2]);
+}
 int64_t Dispatch(const LocalOp& op) { return DispatchBytes(Volume(op.inputs[1]), op.op.attributes.Integer("experts")); }
 
 /// The gradient of weights has their shape [e,n,k], the other products have them as input.
@@ -114,6 +118,7 @@ struct Workspace {
 constexpr Workspace kWorkspaces[] = {
     {OpKind::kAttention, Attention<AttentionBytes>},
     {OpKind::kAttentionGrad, Attention<AttentionGradBytes>},
+    {OpKind::kBalance, Balance},
     {OpKind::kBiasGrad, TokenSums<1>},
     {OpKind::kClip, Clip},
     {OpKind::kDispatch, Dispatch},
@@ -130,7 +135,7 @@ constexpr Workspace kWorkspaces[] = {
     {OpKind::kTokenLoss, TokenLoss},
 };
 constexpr std::string_view kWithoutWorkspace =
-    " accumulate adamw add add_bias attention_merge balance balance_grad cache_write cast combine combine_grad cross_entropy "
+    " accumulate adamw add add_bias attention_merge balance_grad cache_write cast combine combine_grad cross_entropy "
     "cross_entropy_grad dispatch_grad dropout embedding embedding_grad gelu gelu_grad layer_norm layer_norm_grad "
     "logits_max logits_sum muon_direction muon_update normalize pad position_embedding position_embedding_grad "
     "put_rows rms_norm rms_norm_grad rope rope_table route route_grad router_loss row_norm row_norm_grad row_norm_squares_grad "

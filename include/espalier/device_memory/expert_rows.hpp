@@ -15,6 +15,18 @@ namespace espalier {
 constexpr int64_t DispatchParts(int64_t slots) { return PartsOfSize(slots, 256, 64); }
 constexpr int64_t DispatchBytes(int64_t slots, int64_t experts) { return DispatchParts(slots) * experts * 4; }
 
+/// What `balance` keeps of a token's logits: their maximum, the log of their softmax's denominator, and the factors of
+/// exp(logit - maximum) and of sigmoid(logit) in scores whose sum is 1.
+struct RouterDenominators {
+  float max, log_sum, softmax, sigmoid;
+};
+/// The workspace has the partial sums over the tokens of one sequence, then these of all tokens.
+constexpr int64_t BalanceSumsBytes(int64_t tokens, int64_t experts) { return ColumnSumBytes(2, tokens, experts); }
+constexpr int64_t BalanceBytes(int64_t batch, int64_t tokens, int64_t experts) {
+  return (BalanceSumsBytes(tokens, experts) + 15) / 16 * 16 +
+         batch * tokens * static_cast<int64_t>(sizeof(RouterDenominators));
+}
+
 /// Rows that follow one another and belong to one expert.
 struct ExpertSpan {
   int32_t expert, first, rows;

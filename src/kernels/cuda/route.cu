@@ -2,14 +2,11 @@
 // found in the order of logits. So nothing is marked, any number of experts works, and the row of logits comes from the
 // first-level cache.
 #include "kernels/cuda/runtime/kernels.hpp"
-#include "kernels/cuda/runtime/pack.cuh"
-#include "kernels/cuda/runtime/reduce.cuh"
+#include "kernels/cuda/runtime/warp_rows.cuh"
 #include "kernels/router.hpp"
 
 namespace espalier::cuda {
 namespace {
-
-constexpr int kWarp = 32, kWarps = kThreads / kWarp;
 
 /// An expert's place in the order of logits (IsBefore): the first has the largest number. Above the number of the
 /// expert, whose bits are inverted, are the bits of the logit in the order of fp32; 0 for a NaN.
@@ -32,14 +29,10 @@ class Scores {
   __device__ Scores(const RouterRule& rule, const T* logits, int64_t experts)
       : rule_(rule), logits_(logits), experts_(experts) {
     if (rule.sigmoid) return;
-    float max = -INFINITY, sum = 0;
-    for (int64_t e = Lane(); e < experts; e += kWarp) max = Larger{}(Logit(e), max);
-    max_ = WarpReduce(max, Larger{});
-    for (int64_t e = Lane(); e < experts; e += kWarp) sum += expf(Logit(e) - max_);
-    factor_ = 1.0f / WarpReduce(sum, Plus{});
+    max_ = LargestOverWarp(experts, [&](int64_t e) { return Logit(e); });
+    factor_ = 1.0f / SumOverWarp(experts, [&](int64_t e) { return expf(Logit(e) - max_); });
   }
 
-  __device__ static int Lane() { return static_cast<int>(threadIdx.x % kWarp); }
   __device__ float Logit(int64_t e) const { return Widen(logits_[e]); }
   __device__ float Of(int64_t e) const { return rule_.sigmoid ? SigmoidOf(Logit(e)) : expf(Logit(e) - max_) * factor_; }
   /// What the divisor of weights has besides the chosen scores.
@@ -48,10 +41,10 @@ class Scores {
   /// The first expert after `last` in the order of logits.
   __device__ uint64_t After(uint64_t last) const {
     uint64_t first = 0;
-    for (int64_t e = Lane(); e < experts_; e += kWarp) {
+    ForLanesOfWarp(experts_, [&](int64_t e) {
       const uint64_t order = OrderOf(Logit(e), static_cast<int32_t>(e));
       if (order < last && order > first) first = order;
-    }
+    });
     return WarpReduce(first, LargerOrder{});
   }
 
@@ -62,18 +55,10 @@ class Scores {
   float max_ = 0, factor_ = 1;
 };
 
-/// Calls f(t) for all tokens, each once in the grid, with all lanes of a warp.
-template <typename F>
-__device__ void ForTokens(int64_t tokens, F f) {
-  for (int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp; t < tokens; t += int64_t{gridDim.x} * kWarps)
-    f(t);
-}
-
 template <typename T>
 __global__ void RouteKernel(RouteArgs a) {
-  ForTokens(a.tokens, [&](int64_t t) {
+  ForWarpRows(a.tokens, [&](int64_t t) {
     const Scores<T> scores(a.rule, a.logits.As<T>() + t * a.experts, a.experts);
-    const int lane = scores.Lane();
     float* weights = a.weights + t * a.per_token;
     int32_t* chosen = a.chosen + t * a.per_token;
     float sum = scores.LeastSum();
@@ -83,64 +68,53 @@ __global__ void RouteKernel(RouteArgs a) {
       const int32_t expert = ExpertOf(last);
       const float score = scores.Of(expert);
       sum += score;
-      if (lane != i % kWarp) continue;
+      if (LaneOfWarp() != i % kWarp) continue;
       chosen[i] = expert;
       weights[i] = score;
     }
     const float factor = static_cast<float>(a.rule.scale) / (a.rule.normalize ? sum : 1.0f);
-    for (int64_t i = lane; i < a.per_token; i += kWarp) weights[i] *= factor;  // its own scores
+    ForLanesOfWarp(a.per_token, [&](int64_t i) { weights[i] *= factor; });  // a lane its own scores
   });
 }
 
-/// Sum of term(i) over the experts of a token.
-template <typename F>
-__device__ float SumOfChosen(int64_t per_token, F term) {
-  float sum = 0;
-  for (int64_t i = threadIdx.x % kWarp; i < per_token; i += kWarp) sum += term(i);
-  return WarpReduce(sum, Plus{});
-}
-
-/// The formulas are in kernels/reference/route.cpp. Only softmax without `normalize` has an adjoint for every expert:
-/// otherwise scale changes no weight of another expert.
+/// The formulas are in kernels/reference/route.cpp. Only softmax without `normalize` gives every expert an adjoint: the
+/// other weights depend on the chosen logits alone.
 template <typename T>
 __global__ void RouteGradKernel(RouteGradArgs a) {
-  ForTokens(a.tokens, [&](int64_t t) {
+  ForWarpRows(a.tokens, [&](int64_t t) {
     const Scores<T> scores(a.rule, a.logits.As<T>() + t * a.experts, a.experts);
     const int32_t* chosen = a.chosen + t * a.per_token;
     const float *dweights = a.dweights + t * a.per_token, scale = static_cast<float>(a.rule.scale);
     T* dlogits = a.dlogits.As<T>() + t * a.experts;
     const auto score = [&](int64_t i) { return scores.Of(chosen[i]); };
     const bool normalize = a.rule.normalize, every = !a.rule.sigmoid && !normalize;
-    const float norm = normalize ? scores.LeastSum() + SumOfChosen(a.per_token, score) : 1.0f;
+    const float norm = normalize ? scores.LeastSum() + SumOverWarp(a.per_token, score) : 1.0f;
     const float common =
-        normalize ? SumOfChosen(a.per_token, [&](int64_t i) { return dweights[i] * (score(i) / norm); }) : 0.0f;
+        normalize ? SumOverWarp(a.per_token, [&](int64_t i) { return dweights[i] * (score(i) / norm); }) : 0.0f;
     const auto adjoint = [&](int64_t i) { return scale * (dweights[i] - common) / norm; };
-    const float sum = every ? SumOfChosen(a.per_token, [&](int64_t i) { return adjoint(i) * score(i); }) : 0.0f;
-    for (int64_t e = scores.Lane(); e < a.experts; e += kWarp)
-      dlogits[e] = Narrow<T>(every ? scores.Of(e) * -sum : 0.0f);
+    const float sum = every ? SumOverWarp(a.per_token, [&](int64_t i) { return adjoint(i) * score(i); }) : 0.0f;
+    ForLanesOfWarp(a.experts, [&](int64_t e) { dlogits[e] = Narrow<T>(every ? scores.Of(e) * -sum : 0.0f); });
     __syncwarp();  // the chosen are written once more
-    for (int64_t i = scores.Lane(); i < a.per_token; i += kWarp) {
+    ForLanesOfWarp(a.per_token, [&](int64_t i) {
       const float slope = a.rule.sigmoid ? SigmoidOf(-scores.Logit(chosen[i])) : 1.0f;
       dlogits[chosen[i]] = Narrow<T>(score(i) * slope * (adjoint(i) - sum));
-    }
+    });
   });
 }
-
-dim3 TokenBlocks(int64_t tokens) { return RowBlocks((tokens + kWarps - 1) / kWarps); }
 
 }  // namespace
 
 void Route(const RouteArgs& a, const LaunchContext& context) {
   if (a.tokens == 0) return;
   ForElementType(a.logits.dtype, [&]<typename T>(T) {
-    Launch(RouteKernel<T>, TokenBlocks(a.tokens), dim3(kThreads), 0, context.stream, a);
+    Launch(RouteKernel<T>, WarpRowBlocks(a.tokens), dim3(kThreads), 0, context.stream, a);
   });
 }
 
 void RouteGrad(const RouteGradArgs& a, const LaunchContext& context) {
   if (a.tokens == 0) return;
   ForElementType(a.logits.dtype, [&]<typename T>(T) {
-    Launch(RouteGradKernel<T>, TokenBlocks(a.tokens), dim3(kThreads), 0, context.stream, a);
+    Launch(RouteGradKernel<T>, WarpRowBlocks(a.tokens), dim3(kThreads), 0, context.stream, a);
   });
 }
 

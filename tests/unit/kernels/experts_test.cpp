@@ -148,6 +148,26 @@ struct Tokens {
   int64_t b, s, experts, per_token, width;
 };
 
+TEST_P(Kernels, RouterLosses) {
+  for (const Tokens& t : {Tokens{1, 1, 1, 1, 0}, {2, 9, 5, 5, 0}, {3, 131, 7, 2, 0}, {2, 5, 1063, 3, 0}}) {
+    for (const char* scores : {"softmax", "sigmoid"}) {
+      const OwnedTensor logits = Real({t.b, t.s, t.experts}, -6, 6), by_expert = F32({t.b, t.experts}, 0, 9);
+      const Attributes attributes{{{"balance", 0.01}, {"z_loss", 0.003}}, {{"scores", scores}}};
+      const Case c{"balance",
+                   {logits, ChosenExperts(random_, {t.b, t.s, t.per_token}, t.experts, Routing::kEven)},
+                   {by_expert, by_expert, F32({t.b})},
+                   attributes};
+      Check(c, SumBound(t.s + t.experts, 64));
+      Check(Shifted(c), SumBound(t.s + t.experts, 64));
+      const Case grad{"balance_grad", {logits, by_expert}, {logits}, attributes};
+      Check(grad, SumBound(t.experts, 0.2));
+      Check(Shifted(grad), SumBound(t.experts, 0.2));
+      for (bool accumulate : {false, true})
+        Check({"router_loss", c.Reference(), {F32({}), F32({})}, attributes, accumulate}, SumBound(0, 4));
+    }
+  }
+}
+
 // Few and many slots and experts, more than a block takes at a time.
 TEST_P(Kernels, RowsOfExperts) {
   for (const Tokens& t : {Tokens{1, 1, 1, 1, 1},
@@ -281,6 +301,11 @@ TEST_P(Kernels, ExpertsOfEmptyExtents) {
     const OwnedTensor rows = Real({t.b, t.s, t.per_token, t.width}), x = Real({t.b, t.s, t.width}),
                       chosen = ChosenExperts(random_, slots, t.experts, Routing::kAny), weights = F32(slots);
     Check(RouteCase(Real({t.b, t.s, t.experts}), RouterOf(false, true, t.per_token)), SumBound(8, 2.5));
+    const Attributes losses{{{"balance", 0.01}, {"z_loss", 0.003}}, {{"scores", "softmax"}}};
+    const OwnedTensor logits = Real({t.b, t.s, t.experts}), by_expert = F32({t.b, t.experts});
+    Check({"balance", {logits, chosen}, {by_expert, by_expert, F32({t.b})}, losses}, SumBound(64, 4));
+    Check({"balance_grad", {logits, by_expert}, {logits}, losses}, SumBound(8, 1));
+    Check({"router_loss", {by_expert, by_expert, F32({t.b})}, {F32({}), F32({})}, losses, true}, SumBound(8, 1));
     const Case c{"dispatch", {x, chosen, weights}, {rows, weights, chosen, chosen}, {{{"experts", 4}}, {}}};
     Check(c, 0);
     const OwnedTensor places = c.Reference()[3];

@@ -217,7 +217,7 @@ std::vector<Case> GroupedCases(Random& random, Dtype type, const Grouped& g, con
 }
 
 // Rows of whole packs and others; one tile and several, of rows, of columns and along the contracted dim.
-TEST_P(Kernels, GroupedMatmul) {
+TEST_P(Kernels, ProductsOfExperts) {
   for (const Grouped& g : {Grouped{1, 1, 1, 1, 1, 1},
                            {2, 9, 5, 5, 17, 33},
                            {3, 11, 7, 2, 64, 24},
@@ -237,7 +237,7 @@ TEST_P(Kernels, GroupedMatmul) {
 }
 
 // Another alignment, too.
-TEST_P(Kernels, GroupedMatmulAnywhere) {
+TEST_P(Kernels, ProductsOfExpertsAnywhere) {
   const Grouped g{2, 9, 5, 3, 40, 72};
   const OwnedTensor of_rows = ExpertsOfRows(ChosenExperts(random_, {2, 9, 3}, 5, Routing::kAny));
   for (const Case& c : GroupedCases(random_, T(), g, of_rows)) {
@@ -260,7 +260,7 @@ OwnedTensor RowOf(const OwnedTensor& rows, int64_t r) {
 }
 
 // A row alone has the bits that it has among others, and others that are infinite do not change it.
-TEST_P(Kernels, RowsOfGroupedMatmulDoNotDependOnOthers) {
+TEST_P(Kernels, RowsOfProductsDoNotDependOnOthers) {
   for (const Grouped& g : {Grouped{1, 170, 2, 1, 40, 72}, {1, 41, 5, 3, 17, 31}}) {
     const OwnedTensor of_rows =
         ExpertsOfRows(ChosenExperts(random_, {g.b, g.s, g.per_token}, g.experts, Routing::kAny));

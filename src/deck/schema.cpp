@@ -242,9 +242,9 @@ std::vector<DeckKey> Rows() {
      "The chosen scores of a token are divided by their sum, so that its weights sum to experts.scale."},
     {"experts", "scale", FIELD(model.experts.scale), 1.0, PositiveFloat(),
      "Factor of the weights (DeepSeek's routed_scaling_factor)."},
-    {"experts", "groups", FIELD(model.experts.groups), 1, Between(1, 65536),
+    {"experts", "groups", FIELD(model.experts.groups), 1, Between(1, 64),
      "Groups of adjacent experts, of one size; a token's experts are in experts.top_groups of them (DeepSeek-V3)."},
-    {"experts", "top_groups", FIELD(model.experts.top_groups), 1, Between(1, 65536),
+    {"experts", "top_groups", FIELD(model.experts.top_groups), 1, Between(1, 64),
      "The groups whose two highest scores have the largest sums are those that a token chooses from."},
     {"experts", "bias", FIELD(model.experts.bias), false, Any(),
      "A bias of each expert is added to its score, for the choice alone (DeepSeek-V3's e_score_correction_bias). No "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "espalier/device_memory/expert_rows.hpp"
 #include "espalier/device_memory/fused_attention.hpp"
 #include "espalier/device_memory/partial_sums.hpp"
 #include "espalier/ops/matmul_spec.hpp"
@@ -50,6 +51,19 @@ int64_t Matmul(const LocalOp& op) {
   constexpr int64_t kOwn = int64_t{64} << 10, kMax = int64_t{32} << 20;
   const int64_t elements = Volume(op.outputs[0]);
   return elements == 0 ? 0 : std::min(kMax, kOwn + 8 * 4 * elements);
+}
+
+int64_t Balance(const LocalOp& op) {
+  const Shape& logits = op.inputs[0];
+  return BalanceBytes(logits[0], logits[1], logits[2]);
+}
+int64_t Dispatch(const LocalOp& op) { return DispatchBytes(Volume(op.inputs[1]), op.op.attributes.Integer("experts")); }
+
+/// The gradient of weights has their shape [e,n,k], the other products have them as input.
+int64_t GroupedMatmul(const LocalOp& op) {
+  const bool of_weights = op.outputs[0].size() == 3;
+  const int64_t rows = Volume(op.inputs[2]), experts = (of_weights ? op.outputs[0] : op.inputs[1]).at(0);
+  return GroupedMatmulBytes(of_weights ? experts : GroupedTiles(rows, experts, op.dtype));
 }
 
 /// The call of `rank` of cp.
@@ -104,12 +118,15 @@ struct Workspace {
 constexpr Workspace kWorkspaces[] = {
     {OpKind::kAttention, Attention<AttentionBytes>},
     {OpKind::kAttentionGrad, Attention<AttentionGradBytes>},
+    {OpKind::kBalance, Balance},
     {OpKind::kBiasGrad, TokenSums<1>},
     {OpKind::kClip, Clip},
-    {OpKind::kMean, Clip},
+    {OpKind::kDispatch, Dispatch},
+    {OpKind::kGroupedMatmul, GroupedMatmul},
     {OpKind::kLayerNormBackward, TokenSumsInPass<2>},
     {OpKind::kLayerNormWeightGrad, TokenSums<2>},
     {OpKind::kMatmul, Matmul},
+    {OpKind::kMean, Clip},
     {OpKind::kQuantize, Quantize},
     {OpKind::kRowNormWeightGrad, HeadSums},
     {OpKind::kRmsNormBackward, TokenSumsInPass<1>},
@@ -118,13 +135,12 @@ constexpr Workspace kWorkspaces[] = {
     {OpKind::kTokenLoss, TokenLoss},
 };
 constexpr std::string_view kWithoutWorkspace =
-    " accumulate adamw add add_bias attention_merge balance balance_grad bias_update cache_write cast combine combine_grad cross_entropy "
-    "cross_entropy_grad dispatch dispatch_grad dropout expert_load grouped_matmul route route_grad router_loss weighted_swiglu "
-    "weighted_swiglu_grad "
-    "embedding embedding_grad gelu gelu_grad layer_norm layer_norm_grad logits_max logits_sum muon_direction "
-    "muon_update normalize pad position_embedding position_embedding_grad put_rows rms_norm rms_norm_grad rope "
-    "rope_table row_norm row_norm_grad row_norm_squares_grad row_squares row_squares_grad slice swiglu swiglu_grad "
-    "take_rows weighted_sum ";
+    " accumulate adamw add add_bias attention_merge balance_grad bias_update cache_write cast combine combine_grad "
+    "cross_entropy cross_entropy_grad dispatch_grad dropout embedding embedding_grad expert_load gelu gelu_grad "
+    "layer_norm layer_norm_grad logits_max logits_sum muon_direction muon_update normalize pad position_embedding "
+    "position_embedding_grad put_rows rms_norm rms_norm_grad rope rope_table route route_grad router_loss "
+    "row_norm row_norm_grad row_norm_squares_grad row_squares row_squares_grad slice swiglu swiglu_grad "
+    "take_rows weighted_sum weighted_swiglu weighted_swiglu_grad ";
 
 #define ESPALIER_ANSWERED(name, op)                                                        \
   static_assert((std::ranges::count(kWorkspaces, OpKind::k##op, &Workspace::kind) == 1) != \

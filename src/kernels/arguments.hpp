@@ -44,7 +44,7 @@
 //                         logits, how often chosen -> dlogits
 //   router_loss + {balance, z_loss}
 //                         the outputs of balance -> balance loss, z-loss f32[]
-//   dispatch              x T[b,s,d], chosen i32[b,s,k], weights f32[b,s,k] -> rows T[b,s,k,d], their weights
+//   dispatch {experts}    x T[b,s,d], chosen i32[b,s,k], weights f32[b,s,k] -> rows T[b,s,k,d], their weights
 //                         f32[b,s,k] and experts i32[b,s,k], the row of each token's experts i32[b,s,k]
 //   dispatch_grad         drows, f32[b,s,k] of their weights, places i32[b,s,k] -> dx, dweights
 //   combine               rows T[b,s,k,d], places -> T[b,s,d]: the sum of each token's rows
@@ -417,7 +417,7 @@ struct DispatchArgs {
   float* row_weights;       ///< f32[tokens per_token]
   int32_t* expert_of_row;   ///< i32[tokens per_token]
   int32_t* places;          ///< i32[tokens,per_token]
-  int64_t tokens, per_token, width;
+  int64_t tokens, per_token, width, experts;
 };
 
 /// dx = the sum of the adjoints of a token's rows, in the order of its experts; dweights are those of its rows.

@@ -137,7 +137,8 @@ DispatchArgs ReadArguments(const KernelCall& call) {
   CHECK(TokensOf(r.In(0)) == rows.tokens && r.In(0).shape.at(2) == rows.width, "dispatch: {} into {}",
         ToString(r.In(0).shape), ToString(r.Out(0).shape));
   return {r.InFloats(0), r.InI32(1),   r.InF32(2),  r.OutFloats(0),  r.OutF32(1),
-          OutI32(r, 2),  OutI32(r, 3), rows.tokens, rows.per_token, rows.width};
+          OutI32(r, 2),  OutI32(r, 3), rows.tokens, rows.per_token, rows.width,
+          r.Integer("experts")};
 }
 
 template <>

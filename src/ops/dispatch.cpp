@@ -9,7 +9,7 @@
 //   rows, places  ->  combine  ->  y [b,s,d]
 //
 // Rows are in this order within the memory of a rank: another placement would have other rows. So no value of rows is
-// resharded, and all ops on them shard b and s alone, as their tokens are.
+// resharded, and all ops on them shard b and s alone, as their tokens are. `experts` of dispatch is their number.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 

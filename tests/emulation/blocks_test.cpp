@@ -4,6 +4,7 @@
 
 #include "espalier/kernels/cuda/launch.cuh"
 #include "espalier/util/error.hpp"
+#include "kernels/cuda/runtime/tensor_cores.cuh"
 
 namespace espalier {
 namespace {
@@ -138,6 +139,49 @@ TEST(Emulation, GoesOnAfterAnError) {
   std::vector<int> out(1);
   Start(TreeSum, 1, 64, 256, out.data());
   EXPECT_EQ(out[0], 63 * 32);
+}
+
+/// c [16,16] = a [16,16] b^T [16,16], or with kTransposed a^T b. One warp; `awaited`: the copies into shared memory.
+template <bool kTransposed>
+__global__ void ProductOfMatrices(const __nv_bfloat16* a, const __nv_bfloat16* b, float* c, bool awaited) {
+  SHARED_ARRAY(__nv_bfloat16, shared);
+  const int lane = int(threadIdx.x), row = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
+  cuda::CopyAsync(shared + 8 * lane, a + 8 * lane, true);
+  cuda::EndCopies();
+  cuda::CopyAsync(shared + 256 + 8 * lane, b + 8 * lane, lane < 24);
+  cuda::EndCopies();
+  awaited ? cuda::AwaitCopies<0>() : cuda::AwaitCopies<1>();
+  __syncthreads();
+  const auto at = [&](int outer, int k) { return kTransposed ? (k + row) * 16 + outer : (outer + row) * 16 + k; };
+  uint32_t left[4], right[4];
+  cuda::LoadMatrices<kTransposed>(left, shared + at(low, high));
+  cuda::LoadMatrices<kTransposed>(right, shared + 256 + at(high, low));
+  for (int half = 0; half < 2; ++half) {
+    float sums[4] = {};
+    cuda::MultiplyAdd(sums, left, right[2 * half], right[2 * half + 1]);
+    for (int i = 0; i < 4; ++i) c[(lane / 4 + i / 2 * 8) * 16 + 8 * half + lane % 4 * 2 + i % 2] = sums[i];
+  }
+  cuda::AwaitCopies<0>();
+}
+
+TEST(Emulation, TensorCoresMultiplyWhatHasArrived) {
+  alignas(16) __nv_bfloat16 a[256], b[256];
+  for (int i = 0; i < 256; ++i) a[i] = float(i % 17 - 8), b[i] = float(i % 13 - 6);
+  std::vector<float> c(256), transposed(256);
+  Start(ProductOfMatrices<false>, 1, 32, 1024, a, b, c.data(), true);
+  Start(ProductOfMatrices<true>, 1, 32, 1024, a, b, transposed.data(), true);
+  for (int i = 192; i < 256; ++i) b[i] = 0.0f;  // was not copied
+  for (int i = 0; i < 256; ++i) {
+    float sum = 0, of_transposed = 0;
+    for (int k = 0; k < 16; ++k) {
+      sum += float(a[i / 16 * 16 + k]) * float(b[i % 16 * 16 + k]);
+      of_transposed += float(a[k * 16 + i / 16]) * float(b[k * 16 + i % 16]);
+    }
+    EXPECT_EQ(c[size_t(i)], sum) << i;
+    EXPECT_EQ(transposed[size_t(i)], of_transposed) << i;
+  }
+  Start(ProductOfMatrices<false>, 1, 32, 1024, a, b, c.data(), false);
+  EXPECT_THAT(c, ::testing::Each(::testing::IsNan()));
 }
 
 }  // namespace

@@ -1,1 +1,161 @@
+// Rows of experts from tokens, and back. The rows are a stable counting sort of the slots (a token's i-th expert) by
+// expert, in four launches: parts of the slots are counted side by side, each slot with its rank in the part; the
+// counts become the first rows of each part and expert; slots learn their rows; tokens are copied. Nothing depends on
+// the order in which blocks run.
+#include "espalier/device_memory/expert_rows.hpp"
 #include "kernels/cuda/runtime/kernels.hpp"
+#include "kernels/cuda/runtime/pack.cuh"
+#include "kernels/cuda/runtime/reduce.cuh"
+
+namespace espalier::cuda {
+namespace {
+
+constexpr int kScanThreads = 1024;
+
+/// counts i32[parts,experts] of each part, and in `places` the rank of each slot among those of its part and expert.
+/// kThreads slots at a time: a thread compares its expert with all of them.
+__global__ void CountSlots(DispatchArgs a, int32_t* counts) {
+  __shared__ int32_t together[kThreads];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t slots = a.tokens * a.per_token, part = blockIdx.x, parts = gridDim.x, end = slots * (part + 1) / parts;
+  int32_t* counted = counts + part * a.experts;
+  for (int64_t e = thread; e < a.experts; e += kThreads) counted[e] = 0;
+  for (int64_t first = slots * part / parts; first < end; first += kThreads) {
+    const int64_t slot = first + thread;
+    const int32_t expert = slot < end ? a.chosen[slot] : -1;
+    DEVICE_CHECK(slot >= end || (expert >= 0 && expert < a.experts));
+    __syncthreads();  // the counts of earlier slots are complete
+    together[thread] = expert;
+    const int32_t earlier = slot < end ? counted[expert] : 0;
+    __syncthreads();
+    int32_t before = 0, all = 0;
+    for (int i = 0; i < kThreads; ++i) {
+      const int32_t same = together[i] == expert;
+      before += i < thread ? same : 0;
+      all += same;
+    }
+    if (slot >= end) continue;
+    a.places[slot] = earlier + before;
+    if (before + 1 == all) counted[expert] = earlier + all;
+  }
+}
+
+/// Counts become the rows at which the slots of each part and expert begin. One block.
+__global__ void FindFirstRows(int32_t* counts, int64_t parts, int64_t experts) {
+  constexpr int kAtOnce = 16;  // loads in flight
+  int32_t row = 0;
+  for (int64_t first = 0; first < experts; first += kScanThreads) {
+    const int64_t e = first + threadIdx.x;
+    int32_t total = 0;
+#pragma unroll kAtOnce
+    for (int64_t part = 0; part < (e < experts ? parts : 0); ++part) total += counts[part * experts + e];
+    const RunningSum sum = BlockRunningSum(total);
+    int32_t at = row + sum.before;
+    for (int64_t part = 0; part < (e < experts ? parts : 0); part += kAtOnce) {
+      int32_t here[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) here[i] = part + i < parts ? counts[(part + i) * experts + e] : 0;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (part + i < parts) counts[(part + i) * experts + e] = at;
+        at += here[i];
+      }
+    }
+    row += sum.all;
+  }
+}
+
+/// Ranks become rows, which learn their experts and weights.
+__global__ void PlaceSlots(DispatchArgs a, const int32_t* first_rows, int64_t parts) {
+  const int64_t slots = a.tokens * a.per_token;
+  ForElements<1>(slots, [&](int64_t slot, auto) {
+    const int64_t part = ((slot + 1) * parts - 1) / slots;  // that of CountSlots
+    const int32_t expert = a.chosen[slot], row = first_rows[part * a.experts + expert] + a.places[slot];
+    a.places[slot] = row;
+    a.expert_of_row[row] = expert;
+    a.row_weights[row] = a.weights[slot];
+  });
+}
+
+/// Each token of x is copied to its rows.
+template <typename T, int N>
+__global__ void CopyToRows(const T* x, const int32_t* places, T* rows, int64_t tokens, int64_t per_token,
+                           int64_t width) {
+  ForRows(tokens, [&](int64_t t) {
+    ForColumns<N>(width, [&](int64_t c, auto lanes) {
+      const auto v = Load(x + t * width + c, lanes);
+      for (int64_t i = 0; i < per_token; ++i) Store(rows + places[t * per_token + i] * width + c, v);
+    });
+  });
+}
+
+void LaunchCopyToRows(const Array& x, const int32_t* places, const Array& rows, int64_t tokens, int64_t per_token,
+                      int64_t width, cudaStream_t stream) {
+  if (tokens * per_token * width == 0) return;
+  ForElementType(x.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(width % kPack<T> == 0 && AreAligned(x.data, rows.data), [&](auto lanes) {
+      Launch(CopyToRows<T, lanes.value>, RowBlocks(tokens), RowThreads(width, lanes), 0, stream, x.As<T>(), places,
+             rows.As<T>(), tokens, per_token, width);
+    });
+  });
+}
+
+/// The rows of each token are added up, in the order of its experts.
+template <typename T, int N>
+__global__ void AddRowsOfTokens(CombineArgs a) {
+  const T* rows = a.rows.As<T>();
+  T* y = a.y.As<T>();
+  ForRows(a.tokens, [&](int64_t t) {
+    const int32_t* places = a.places + t * a.per_token;
+    ForColumns<N>(a.width, [&](int64_t c, auto lanes) {
+      Floats<lanes.value> sum{};
+#pragma unroll 4  // loads in flight
+      for (int64_t i = 0; i < a.per_token; ++i) {
+        const auto v = Load(rows + places[i] * a.width + c, lanes);
+        sum = Each(lanes, [&](int k) { return sum[k] + v[k]; });
+      }
+      Store(y + t * a.width + c, sum);
+    });
+  });
+}
+
+/// y[slot] = x[places[slot]].
+__global__ void TakeFromRows(const float* x, const int32_t* places, float* y, int64_t slots) {
+  ForElements<1>(slots, [&](int64_t slot, auto) { y[slot] = x[places[slot]]; });
+}
+
+}  // namespace
+
+void Dispatch(const DispatchArgs& a, const LaunchContext& context) {
+  const int64_t slots = a.tokens * a.per_token, parts = DispatchParts(slots);
+  if (slots == 0) return;
+  Require(slots <= INT32_MAX, "dispatch: more than 2^31 - 1 rows");
+  auto* counts = context.Workspace<int32_t>(DispatchBytes(slots, a.experts));
+  Launch(CountSlots, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, context.stream, a, counts);
+  Launch(FindFirstRows, dim3(1), dim3(kScanThreads), 0, context.stream, counts, parts, a.experts);
+  Launch(PlaceSlots, ElementBlocks(slots, 1), dim3(kThreads), 0, context.stream, a, counts, parts);
+  LaunchCopyToRows(a.x, a.places, a.rows, a.tokens, a.per_token, a.width, context.stream);
+}
+
+void DispatchGrad(const DispatchGradArgs& a, const LaunchContext& context) {
+  Combine({a.drows, a.places, a.dx, a.tokens, a.per_token, a.width}, context);
+  const int64_t slots = a.tokens * a.per_token;
+  if (slots == 0) return;
+  Launch(TakeFromRows, ElementBlocks(slots, 1), dim3(kThreads), 0, context.stream, a.drow_weights, a.places, a.dweights,
+         slots);
+}
+
+void Combine(const CombineArgs& a, const LaunchContext& context) {
+  if (a.tokens * a.width == 0) return;
+  ForElementType(a.y.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && AreAligned(a.rows.data, a.y.data), [&](auto lanes) {
+      Launch(AddRowsOfTokens<T, lanes.value>, RowBlocks(a.tokens), RowThreads(a.width, lanes), 0, context.stream, a);
+    });
+  });
+}
+
+void CombineGrad(const CombineGradArgs& a, const LaunchContext& context) {
+  LaunchCopyToRows(a.dy, a.places, a.drows, a.tokens, a.per_token, a.width, context.stream);
+}
+
+}  // namespace espalier::cuda

@@ -1,1 +1,69 @@
+// One block per row. Outputs may be inputs: an element's inputs are read before its outputs are written.
 #include "kernels/cuda/runtime/kernels.hpp"
+#include "kernels/cuda/runtime/pack.cuh"
+#include "kernels/cuda/runtime/quick.cuh"
+#include "kernels/cuda/runtime/reduce.cuh"
+
+namespace espalier::cuda {
+namespace {
+
+template <typename T, int N>
+__global__ void WeightedSwigluKernel(WeightedSwigluArgs a) {
+  const T *gate = a.gate.As<T>(), *up = a.up.As<T>();
+  T* y = a.y.As<T>();
+  ForRows(a.rows, [&](int64_t r) {
+    const float weight = a.weights[r];
+    ForColumns<N>(a.width, [&](int64_t c, auto lanes) {
+      const int64_t i = r * a.width + c;
+      const auto g = Load(gate + i, lanes), u = Load(up + i, lanes);
+      Store(y + i, Each(lanes, [&](int k) { return weight * SwigluOf(g[k], u[k], SigmoidFor<T>(g[k])); }));
+    });
+  });
+}
+
+/// The adjoints of gate and up are those of swiglu for weight dy; the weight's is the sum over the row of
+/// silu(gate) up dy.
+template <typename T, int N>
+__global__ void WeightedSwigluGradKernel(WeightedSwigluGradArgs a) {
+  const T *gate = a.gate.As<T>(), *up = a.up.As<T>(), *adjoint = a.dy.As<T>();
+  T *dgate = a.dgate.As<T>(), *dup = a.dup.As<T>();
+  ForRows(a.rows, [&](int64_t r) {
+    const float weight = a.weights[r];
+    float sum = 0;
+    ForColumns<N>(a.width, [&](int64_t c, auto lanes) {
+      const int64_t i = r * a.width + c;
+      const auto g = Load(gate + i, lanes), u = Load(up + i, lanes), dy = Load(adjoint + i, lanes);
+      const auto s = Each(lanes, [&](int k) { return SigmoidFor<T>(g[k]); });
+      for (int k = 0; k < lanes.value; ++k) sum += SwigluOf(g[k], u[k], s[k]) * dy[k];
+      Store(dgate + i, Each(lanes, [&](int k) { return SwigluGradOf(g[k], u[k], weight * dy[k], s[k]).gate; }));
+      Store(dup + i, Each(lanes, [&](int k) { return SwigluGradOf(g[k], u[k], weight * dy[k], s[k]).up; }));
+    });
+    sum = BlockSum(sum);
+    if (threadIdx.x == 0) a.dweights[r] = sum;
+  });
+}
+
+}  // namespace
+
+void WeightedSwiglu(const WeightedSwigluArgs& a, const LaunchContext& context) {
+  if (a.rows * a.width == 0) return;
+  ForElementType(a.y.dtype, [&]<typename T>(T) {
+    const bool aligned = AreAligned(a.gate.data, a.up.data, a.y.data);
+    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
+      Launch(WeightedSwigluKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
+    });
+  });
+}
+
+void WeightedSwigluGrad(const WeightedSwigluGradArgs& a, const LaunchContext& context) {
+  if (a.rows == 0) return;
+  const bool aligned = AreAligned(a.gate.data, a.up.data, a.dy.data, a.dgate.data, a.dup.data);
+  ForElementType(a.dgate.dtype, [&]<typename T>(T) {
+    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
+      Launch(WeightedSwigluGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
+             a);
+    });
+  });
+}
+
+}  // namespace espalier::cuda

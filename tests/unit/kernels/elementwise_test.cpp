@@ -19,6 +19,19 @@ TEST_P(Kernels, Rope) {
   }
 }
 
+// The table's width says how many columns of each head are rotated.
+TEST_P(Kernels, RopeOfAPartOfEachHead) {
+  for (const auto& [e, rotated] : {std::pair{4, 2}, {64, 32}, {34, 6}}) {
+    const OwnedTensor x = Real({2, 5, 3 * e}), table = F32({5, rotated});
+    Case c{"rope", {x, table}, {Empty(T(), x.shape())}, {{{"head_dim", e}, {"inverse", 0}}, {}}};
+    Check(c, SumBound(2, 1));
+    CheckInPlace(c, 0, 0);
+    const OwnedTensor y = c.Tested()[0];
+    for (int64_t i = 0; i < x.Count(); ++i)
+      if (i % e >= rotated) ASSERT_EQ(y[i], x[i]) << i;
+  }
+}
+
 // Queries and keys in columns of one tensor are rotated as in separate tensors; the values in the other columns stay.
 TEST_P(Kernels, RopeOfJoinedHeads) {
   for (int64_t e : {2, 6, 64}) {

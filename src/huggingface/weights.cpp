@@ -133,8 +133,11 @@ void FolderOfWeights::Locate(const SafetensorsWriter::Tensor& weight, std::vecto
                                   ToString(tensor.shape)));
     pieces.push_back({place, first, count});
   }
-  for (const std::vector<std::string>* alike : {&missing, &wrong})
-    if (!alike->empty()) messages.push_back(FirstOf(*alike));
+  for (const std::vector<std::string>* alike : {&missing, &wrong}) {
+    if (alike->empty()) continue;
+    std::string text = FirstOf(*alike);  // of two weights in one tensor it is the same
+    if (std::ranges::find(messages, text) == messages.end()) messages.push_back(std::move(text));
+  }
 }
 
 std::vector<std::string> FolderOfWeights::RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted) {

@@ -117,7 +117,9 @@ constexpr Workspace kWorkspaces[] = {
     {OpKind::kTokenLoss, TokenLoss},
 };
 constexpr std::string_view kWithoutWorkspace =
-    " accumulate adamw add add_bias attention_merge cache_write cast cross_entropy cross_entropy_grad dropout "
+    " accumulate adamw add add_bias attention_merge cache_write cast combine combine_grad cross_entropy "
+    "cross_entropy_grad dispatch dispatch_grad dropout grouped_matmul route route_grad weighted_swiglu "
+    "weighted_swiglu_grad "
     "embedding embedding_grad gelu gelu_grad layer_norm layer_norm_grad logits_max logits_sum muon_direction "
     "muon_update normalize pad position_embedding position_embedding_grad put_rows rms_norm rms_norm_grad rope "
     "rope_table row_norm row_norm_grad row_norm_squares_grad row_squares row_squares_grad slice swiglu swiglu_grad "

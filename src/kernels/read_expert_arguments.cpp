@@ -19,10 +19,10 @@ RouterRule RuleOf(const Reader& r) {
 }
 
 /// T[b,s,k,width], with the places i32[b,s,k] of its rows.
-struct Rows {
+struct ExpertRows {
   int64_t tokens, per_token, width;
 };
-Rows RowsOf(const Tensor& rows, const Tensor& places) {
+ExpertRows ExpertRowsOf(const Tensor& rows, const Tensor& places) {
   CHECK(rows.shape.size() == 4 && places.shape == Shape(rows.shape.begin(), rows.shape.end() - 1), "rows {}, places {}",
         ToString(rows.shape), ToString(places.shape));
   return {TokensOf(rows), rows.shape[2], rows.shape[3]};
@@ -76,7 +76,7 @@ RouteGradArgs ReadArguments(const KernelCall& call) {
 template <>
 DispatchArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  const Rows rows = RowsOf(r.Out(0), r.Out(3));
+  const ExpertRows rows = ExpertRowsOf(r.Out(0), r.Out(3));
   CHECK(TokensOf(r.In(0)) == rows.tokens && r.In(0).shape.at(2) == rows.width, "dispatch: {} into {}",
         ToString(r.In(0).shape), ToString(r.Out(0).shape));
   return {r.InFloats(0), r.InI32(1),   r.InF32(2),  r.OutFloats(0),  r.OutF32(1),
@@ -86,21 +86,21 @@ DispatchArgs ReadArguments(const KernelCall& call) {
 template <>
 DispatchGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  const Rows rows = RowsOf(r.In(0), r.In(2));
+  const ExpertRows rows = ExpertRowsOf(r.In(0), r.In(2));
   return {r.InFloats(0), r.InF32(1), r.InI32(2), r.OutFloats(0), r.OutF32(1), rows.tokens, rows.per_token, rows.width};
 }
 
 template <>
 CombineArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  const Rows rows = RowsOf(r.In(0), r.In(1));
+  const ExpertRows rows = ExpertRowsOf(r.In(0), r.In(1));
   return {r.InFloats(0), r.InI32(1), r.OutFloats(0), rows.tokens, rows.per_token, rows.width};
 }
 
 template <>
 CombineGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  const Rows rows = RowsOf(r.Out(0), r.In(1));
+  const ExpertRows rows = ExpertRowsOf(r.Out(0), r.In(1));
   return {r.InFloats(0), r.InI32(1), r.OutFloats(0), rows.tokens, rows.per_token, rows.width};
 }
 

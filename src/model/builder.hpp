@@ -38,7 +38,9 @@ class Builder {
   /// Emits a forward op, names its outputs and returns the first, which gets the layout.
   int Emit(OpKind kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes = {},
            std::string layout = "");
-  /// The same in role P: it needs step values only.
+  /// Another output of the op that makes `value`.
+  int Output(int value, size_t output) const { return OutputsOf(value).at(output); }
+  /// Emit in role P: it needs step values only.
   int Prepare(OpKind kind, std::vector<int> inputs, const std::string& name, Attributes attributes = {});
   /// The end of every family: logits [batch, seq, vocab] are the result for sampling; for scoring, what the loss of
   /// each token is made of; else the sum of token losses and their count. With z_loss > 0 also the sum of the z-loss,

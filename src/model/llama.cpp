@@ -11,7 +11,12 @@
 //
 //   x += norm(o(attention(rope(q(x)), rope(k(x)), v(x)))),  x += norm(down(swiglu(gate(x), up(x))))
 //
+// In layers with experts (Mixtral, Qwen3-MoE, OLMoE), with the rows that the router r makes of the tokens:
+//
+//   x += combine(down(swiglu(gate(rows), up(rows)) weights)),  rows, weights = dispatch(n, route(r(n)))
+//
 // In training, dropout drops probabilities of attention.
+#include "espalier/model/layer_kinds.hpp"
 #include "families.hpp"
 #include "rope_attributes.hpp"
 #include "transformer_writer.hpp"
@@ -75,10 +80,10 @@ class Llama final : public TransformerWriter {
     };
     if (IsPost()) {
       x = residual(Norm(Attention(x, at, l), at + ".post_attention_layernorm"), ".attention_residual");
-      return residual(Norm(FeedForward(x, at), at + ".post_feedforward_layernorm"), ".residual");
+      return residual(Norm(FeedForward(x, at, l), at + ".post_feedforward_layernorm"), ".residual");
     }
     x = residual(Attention(InputNorm(x, at + ".input_layernorm"), at, l), ".attention_residual");
-    return residual(FeedForward(InputNorm(x, at + ".post_attention_layernorm"), at), ".residual");
+    return residual(FeedForward(InputNorm(x, at + ".post_attention_layernorm"), at, l), ".residual");
   }
 
   int Attention(int n, const std::string& at, int l) {
@@ -115,12 +120,49 @@ class Llama final : public TransformerWriter {
         b_.Emit(OpKind::kRope, {x, rope_table_}, {name}, {{{"head_dim", double(m_.head_dim)}, {"inverse", 0}}, {}}));
   }
 
-  int FeedForward(int n, const std::string& at) {
+  int FeedForward(int n, const std::string& at, int l) {
     const std::string mlp = at + ".mlp.";
-    const int gate = UpProjection(n, mlp + "gate_proj", m_.ffn_dim, "ffn", m_.mlp_bias, false);
-    const int up = UpProjection(n, mlp + "up_proj", m_.ffn_dim, "ffn", m_.mlp_bias, false);
+    if (!KindOf(m_, l).experts) return Dense(n, mlp, m_.ffn_dim);
+    const int routed = Experts(n, mlp);
+    if (m_.experts.shared_ffn_dim == 0) return routed;
+    const int shared = Dense(n, mlp + "shared_experts.", m_.experts.shared_ffn_dim);
+    return b_.Emit(OpKind::kAdd, {routed, shared}, {mlp + "out"}, {}, kStream);
+  }
+
+  int Dense(int n, const std::string& mlp, int64_t width) {
+    const int gate = UpProjection(n, mlp + "gate_proj", width, "ffn", m_.mlp_bias, false);
+    const int up = UpProjection(n, mlp + "up_proj", width, "ffn", m_.mlp_bias, false);
     const int h = b_.Cheap(b_.Emit(OpKind::kSwiglu, {gate, up}, {mlp + "act"}));
-    return DownProjection(h, mlp + "down_proj", m_.ffn_dim, "ffn", m_.mlp_bias);
+    return DownProjection(h, mlp + "down_proj", width, "ffn", m_.mlp_bias);
+  }
+
+  /// Each token goes to the experts that the router chooses for it. All ranks of tp share the tokens, and each has whole
+  /// experts: tp shards the rows of experts, not their weights.
+  int Experts(int n, const std::string& mlp) {
+    const Deck::Model::Experts& e = m_.experts;
+    const auto count = double(e.count);
+    const int router = b_.Parameter(mlp + "gate.weight", {e.count, m_.dim}, "whole,embed", normal_);
+    const int logits = b_.Emit(OpKind::kMatmul, {n, router}, {mlp + "gate.out"}, {{}, {{"spec", "bsk,nk->bsn"}}},
+                               "batch,rows,whole");
+    const int weights = b_.Emit(OpKind::kRoute, {logits}, {mlp + "weights", mlp + "chosen"},
+                                {{{"per_token", double(e.per_token)}, {"normalize", e.normalize ? 1.0 : 0.0},
+                                  {"scale", e.scale}},
+                                 {{"scores", std::string(DeckName(e.scores))}}});
+    const int rows = b_.Cheap(b_.Emit(OpKind::kDispatch, {n, b_.Output(weights, 1), weights},
+                                      {mlp + "rows", mlp + "row_weights", mlp + "row_experts", mlp + "places"}));
+    const int row_experts = b_.Output(rows, 2);
+    const auto grouped = [&](int x, const char* name, Shape matrix, ParameterInit init) {
+      const std::string full = mlp + "experts." + name;
+      const int w = b_.Parameter(full + ".weight", {e.count, matrix[0], matrix[1]}, "experts,whole,whole", init);
+      return b_.Emit(OpKind::kGroupedMatmul, {x, w, row_experts}, {full + ".out"},
+                     {{{"experts", count}}, {{"spec", "bsrk,enk->bsrn"}}});
+    };
+    const int gate = grouped(rows, "gate_proj", {e.ffn_dim, m_.dim}, normal_);
+    const int up = grouped(rows, "up_proj", {e.ffn_dim, m_.dim}, normal_);
+    const int h = b_.Cheap(
+        b_.Emit(OpKind::kWeightedSwiglu, {gate, up, b_.Output(rows, 1)}, {mlp + "experts.act"}));
+    const int down = grouped(h, "down_proj", {m_.dim, e.ffn_dim}, output_);
+    return b_.Emit(OpKind::kCombine, {down, b_.Output(rows, 3)}, {mlp + "experts.out"}, {}, kStream);
   }
 
   int FinalNorm(int x) override { return InputNorm(x, "model.norm"); }

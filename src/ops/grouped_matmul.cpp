@@ -19,7 +19,7 @@ Einsum GroupedEinsum(const OpContext& c) {
   return {{spec.substr(0, comma), spec.substr(comma + 1, arrow - comma - 1), "bsr"}, {spec.substr(arrow + 2)}, "bs"};
 }
 
-std::vector<Type> Infer(const OpContext& c) {
+std::vector<Type> GroupedInfer(const OpContext& c) {
   const std::string& spec = c.op.attributes.Text("spec");
   Shape shape = c.Extents(0);
   if (spec == kWeightGradient)
@@ -28,7 +28,7 @@ std::vector<Type> Infer(const OpContext& c) {
   return {MakeType(c.ElementType(0), std::move(shape))};
 }
 
-void Gradient(GradientBuilder& g) {
+void GroupedGradient(GradientBuilder& g) {
   CHECK(g.ForwardAttributes().Text("spec") == kForward, "only the forward grouped_matmul has a gradient");
   const Attributes input{{}, {{"spec", std::string(kInputGradient)}}},
       weight{{{"experts", g.ForwardAttributes().Number("experts")}}, {{"spec", std::string(kWeightGradient)}}};
@@ -37,7 +37,7 @@ void Gradient(GradientBuilder& g) {
 }
 
 /// Two for each row and each element of an expert's matrix, whatever the routing.
-double Flops(const LocalOp& c) {
+double GroupedFlops(const LocalOp& c) {
   const double rows = double(Volume(c.inputs.at(2)));
   const Shape& matrix = c.op.attributes.Text("spec") == kWeightGradient ? c.outputs.at(0) : c.inputs.at(1);
   return 2 * rows * double(matrix.at(1)) * double(matrix.at(2));
@@ -48,9 +48,9 @@ double Flops(const LocalOp& c) {
 OpDefinition GroupedMatmul() {
   return {.summary = "matmul of each row with the weight of its expert; `spec` gives the einsum dims",
           .einsum = GroupedEinsum,
-          .infer = Infer,
-          .kernel = {.rows = Rows::kTogether, .work = Flops, .key = Texts("spec")},
-          .gradient = Gradient};
+          .infer = GroupedInfer,
+          .kernel = {.rows = Rows::kTogether, .work = GroupedFlops, .key = Texts("spec")},
+          .gradient = GroupedGradient};
 }
 
 }  // namespace espalier

@@ -21,8 +21,8 @@ void RouteGradient(GradientBuilder& g) {
   g.Emit(OpKind::kRouteGrad, {g.Input(0), g.Output(1), g.Adjoint(0)}, g.ForwardAttributes(), {0});
 }
 
-Einsum GradEinsum(const OpContext&) { return {{"bse", "bsk", "bsk"}, {"bse"}, "bs"}; }
-std::vector<Type> GradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
+Einsum RouteGradEinsum(const OpContext&) { return {{"bse", "bsk", "bsk"}, {"bse"}, "bs"}; }
+std::vector<Type> RouteGradInfer(const OpContext& c) { return {MakeType(c.ElementType(0), c.Extents(0))}; }
 
 }  // namespace
 
@@ -35,8 +35,8 @@ OpDefinition Route() {
 }
 OpDefinition RouteGrad() {
   return {.summary = "adjoint of route in the logits",
-          .einsum = GradEinsum,
-          .infer = GradInfer,
+          .einsum = RouteGradEinsum,
+          .infer = RouteGradInfer,
           .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
 }
 

@@ -14,10 +14,10 @@ void WeightedGradient(GradientBuilder& g) {
   g.Emit(OpKind::kWeightedSwigluGrad, {g.Input(0), g.Input(1), g.Input(2), g.Adjoint(0)}, {}, {0, 1, 2});
 }
 
-Einsum GradEinsum(const OpContext&) {
+Einsum WeightedGradEinsum(const OpContext&) {
   return {{"bskn", "bskn", "bsk", "bskn"}, {"bskn", "bskn", "bsk"}, "bs"};
 }
-std::vector<Type> GradInfer(const OpContext& c) {
+std::vector<Type> WeightedGradInfer(const OpContext& c) {
   const Type gate = MakeType(c.ElementType(0), c.Extents(0));
   return {gate, gate, MakeType(Dtype::kF32, c.Extents(2))};
 }
@@ -33,8 +33,8 @@ OpDefinition WeightedSwiglu() {
 }
 OpDefinition WeightedSwigluGrad() {
   return {.summary = "adjoint of weighted_swiglu in gate, up and weights",
-          .einsum = GradEinsum,
-          .infer = GradInfer,
+          .einsum = WeightedGradEinsum,
+          .infer = WeightedGradInfer,
           .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .in_place = {{0, 3}, {0, 0}}};
 }

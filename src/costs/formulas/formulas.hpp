@@ -26,6 +26,8 @@ struct MatmulShape {
 double MatmulUs(const DeviceModel& device, const MatmulShape& shape);
 /// A matmul of tokens [b, s, k] and a weight, or of two such tensors: the gradient of a weight.
 MatmulShape MatmulShapeOf(const LocalOp& op, bool accumulate);
+/// A grouped matmul with balanced routing: a product for each expert, all of one size.
+MatmulShape GroupedShapeOf(const LocalOp& op, bool accumulate);
 
 /// Attention or its gradient as fused kernels (FlashAttention: Dao 2023; Shah et al. 2024): flops over the curve of
 /// their rate.

@@ -12,6 +12,8 @@ double AloneUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
   switch (op.op.kind) {
     case OpKind::kMatmul:
       return MatmulUs(cluster.compute, MatmulShapeOf(op, accumulate));
+    case OpKind::kGroupedMatmul:
+      return MatmulUs(cluster.compute, GroupedShapeOf(op, accumulate));
     case OpKind::kAttention:
     case OpKind::kAttentionGrad:
       return cluster.attention == AttentionKernels::kPlain ? PlainAttentionUs(cluster, op)
@@ -41,6 +43,20 @@ MatmulShape MatmulShapeOf(const LocalOp& op, bool accumulate) {
   s.batch = op.blocks;
   s.m = (s.m + s.batch - 1) / s.batch;
   s.aligned = s.n * size % 16 == 0 && a.back() * size % 16 == 0;
+  return s;
+}
+
+MatmulShape GroupedShapeOf(const LocalOp& op, bool accumulate) {
+  const bool of_weights = op.outputs.at(0).size() == 3;
+  const Shape& weight = of_weights ? op.outputs[0] : op.inputs.at(1);
+  const int64_t rows = Volume(op.inputs.at(2)), size = SizeOf(op.dtype), width = op.inputs[0].back();
+  MatmulShape s{.dtype = op.dtype, .result_bytes = double(SizeOf(op.output_dtypes.at(0))) * (accumulate ? 2 : 1)};
+  s.batch = std::max<int64_t>(1, std::min(weight[0], rows));
+  const int64_t each = (rows + s.batch - 1) / s.batch;
+  s.m = of_weights ? weight[1] : each;
+  s.n = of_weights ? weight[2] : op.outputs[0].back();
+  s.k = of_weights ? each : width;
+  s.aligned = s.n * size % 16 == 0 && width * size % 16 == 0;
   return s;
 }
 

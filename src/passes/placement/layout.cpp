@@ -20,12 +20,13 @@ std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   if (dim == "batch") return kBatchAxes.List();
   if (dim == "seq") return {Axis::kCp};
   if (dim == "stream") return ((p.sequence_parallel ? kTensorAxes : AxisSet{}) | AxisSet{Axis::kCp}).List();
+  if (dim == "rows") return (kTensorAxes | AxisSet{Axis::kCp}).List();  // of experts
   if (dim == "heads" || dim == "ffn" || dim == "vocab") return kTensorAxes.List();
   if (dim == "kv_heads") return (kTensorAxes - kReplicatingAxes).List();
   if (dim == "logits") return p.loss_parallel ? kTensorAxes.List() : std::vector<Axis>{};
   if (dim == "turned_heads") return {Axis::kTp, Axis::kCp};
   if (dim == "spread") return Chain(kTensorAxes, kStateAxes);
-  CHECK(dim == "embed" || dim == "head_dim" || dim == "position" || dim == "whole_seq" || dim == "whole",
+  CHECK(dim == "embed" || dim == "head_dim" || dim == "position" || dim == "experts" || dim == "whole_seq" || dim == "whole",
         "unknown logical dim {}", dim);
   return {};
 }

@@ -1,0 +1,80 @@
+// Choice and weights of experts. A row of logits is short: it is widened once, and stays in the first-level cache.
+#include "kernels/cpu/runtime/kernels.hpp"
+#include "kernels/cpu/runtime/scratch.hpp"
+#include "kernels/router.hpp"
+
+namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
+namespace {
+
+/// The scores of a row of logits. Softmax needs the largest logit.
+template <typename T>
+void ScoreRow(const RouterRule& rule, const T* logits, float max, int64_t experts, float* scores) {
+  if (rule.sigmoid)
+    return ForLanes(0, experts,
+                    [&](int64_t e, auto lanes) { Store(scores + e, 1.0f / (1.0f + Exp(-Load(logits + e, lanes))), lanes); });
+  Sums sums;
+  ForSums(0, experts, [&](int64_t part, int64_t e, auto lanes) {
+    const Floats exponential = Exp(Load(logits + e, lanes) - max);
+    Store(scores + e, exponential, lanes);
+    sums.part[part] += KeepFirst(exponential, lanes);
+  });
+  const float factor = 1.0f / Sum(sums);
+  ForLanes(0, experts, [&](int64_t e, auto lanes) { Store(scores + e, Load(scores + e, lanes) * factor, lanes); });
+}
+
+/// The divisor of the chosen scores.
+float NormOf(const RouterRule& rule, const float* scores, const int32_t* chosen, int64_t per_token) {
+  if (!rule.normalize) return 1;
+  float sum = rule.sigmoid ? kLeastScoreSum : 0;
+  for (int64_t i = 0; i < per_token; ++i) sum += scores[chosen[i]];
+  return sum;
+}
+
+template <typename T>
+void ForwardRow(const RouteArgs& a, int64_t t) {
+  const T* logits = a.logits.As<T>() + t * a.experts;
+  float* widened = ScratchOf<float>(a.experts);
+  ForLanes(0, a.experts, [&](int64_t e, auto lanes) { Store(widened + e, Load(logits + e, lanes), lanes); });
+  int32_t* chosen = a.chosen + t * a.per_token;
+  ChooseExperts([&](int64_t e) { return widened[e]; }, a.experts, a.per_token, chosen);
+  ScoreRow(a.rule, widened, a.per_token > 0 ? widened[chosen[0]] : 0, a.experts, widened);
+  const float factor = static_cast<float>(a.rule.scale) / NormOf(a.rule, widened, chosen, a.per_token);
+  for (int64_t i = 0; i < a.per_token; ++i) a.weights[t * a.per_token + i] = widened[chosen[i]] * factor;
+}
+
+// The formulas are in kernels/reference/route.cpp.
+template <typename T>
+void BackwardRow(const RouteGradArgs& a, int64_t t) {
+  const T* logits = a.logits.As<T>() + t * a.experts;
+  const int32_t* chosen = a.chosen + t * a.per_token;
+  const float* dw = a.dweights + t * a.per_token;
+  float *scores = ScratchOf<float>(2 * a.experts), *adjoints = scores + a.experts;
+  ScoreRow(a.rule, logits, a.per_token > 0 ? Load(logits + chosen[0], 1)[0] : 0, a.experts, scores);
+  const float norm = NormOf(a.rule, scores, chosen, a.per_token), scale = static_cast<float>(a.rule.scale) / norm;
+  float common = 0, sum = 0;
+  for (int64_t i = 0; i < a.per_token && a.rule.normalize; ++i) common += dw[i] * scores[chosen[i]] * scale;
+  std::fill_n(adjoints, a.experts, 0.0f);
+  for (int64_t i = 0; i < a.per_token; ++i) {
+    adjoints[chosen[i]] = scale * dw[i] - common / norm;
+    sum += adjoints[chosen[i]] * scores[chosen[i]];
+  }
+  T* dlogits = a.dlogits.As<T>() + t * a.experts;
+  ForLanes(0, a.experts, [&](int64_t e, auto lanes) {
+    const Floats s = Load(scores + e, lanes), g = Load(adjoints + e, lanes);
+    Store(dlogits + e, a.rule.sigmoid ? g * s * (1.0f - s) : s * (g - sum), lanes);
+  });
+}
+
+}  // namespace
+
+void Route(const RouteArgs& a) {
+  ForElementType(a.logits.dtype,
+                 [&]<typename T>(T) { ForRows(a.tokens, a.experts, [&](int64_t t) { ForwardRow<T>(a, t); }); });
+}
+
+void RouteGrad(const RouteGradArgs& a) {
+  ForElementType(a.logits.dtype,
+                 [&]<typename T>(T) { ForRows(a.tokens, a.experts, [&](int64_t t) { BackwardRow<T>(a, t); }); });
+}
+
+}  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

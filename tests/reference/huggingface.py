@@ -48,6 +48,12 @@ MODELS = {
     "qwen2": ("Qwen2", {"hidden_size": 56, "tie_word_embeddings": True, "rope_parameters": YARN}, "float32"),
     "qwen3": ("Qwen3", {"head_dim": 8}, "float32"),
     "olmo2": ("Olmo2", {"hidden_size": 40, "num_hidden_layers": 3}, "float32"),
+    "mixtral": ("Mixtral", {"head_dim": 12, "sliding_window": 9, "num_local_experts": 5, "num_experts_per_tok": 2,
+                            "intermediate_size": 26}, "float32"),
+    "qwen3_moe": ("Qwen3Moe", {"head_dim": 8, "num_hidden_layers": 4, "num_experts": 6, "num_experts_per_tok": 3,
+                               "moe_intermediate_size": 18, "mlp_only_layers": [0], "norm_topk_prob": True}, "bfloat16"),
+    "olmoe": ("Olmoe", {"hidden_size": 40, "num_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 22},
+              "float32"),
     "gpt2": ("GPT2", {"vocab_size": 259, "n_embd": 44, "n_layer": 2, "n_head": 4, "n_positions": 36, "n_inner": 70,
                       "initializer_range": 0.05, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}, "float32"),
 }
@@ -123,7 +129,8 @@ def check_logits(checks, name, home, run, out):
             file)
     found = safetensors.torch.load_file(file)
     ids, ours = found["prompt.0.ids"], found["prompt.0.logits"]
-    model = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation="eager",
+                                                              experts_implementation="eager")
     with torch.no_grad():
         theirs = oracle.compute_in_double(model)(ids[None].long()).logits[0]
     far = (ours.double() - theirs.double()).abs().max().item()
@@ -133,7 +140,8 @@ def check_logits(checks, name, home, run, out):
 
 def expected(folder, run):
     """Twenty steps of Hugging Face's model in fp64."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                              experts_implementation="eager")
     deck = oracle.load_deck(os.path.join(run, "deck.toml"))
     return list(oracle.train(oracle.compute_in_double(model), deck, 20))
 
@@ -242,7 +250,7 @@ def check_refusals(checks, home):
     refused("other activations and impossible dropout, both named", copy(hidden_act="gelu", attention_dropout=1.5),
             "hidden_act", "\"silu\"", "attention_dropout = 1.5", "below 1")
     refused("an unknown key", copy(hidden_act="silu", attention_dropout=0.0, num_experts=8), "num_experts = 8")
-    refused("another architecture", copy(model_type="mixtral"), "mixtral", "\"qwen3\"")
+    refused("another architecture", copy(model_type="gemma2"), "gemma2", "\"qwen3_moe\"")
     refused("another RoPE", copy(rope_parameters={"rope_type": "longrope", "rope_theta": 1.0}), "longrope", "\"yarn\"")
     refused("another shape", copy(intermediate_size=71), "mlp.up_proj.weight")
     refused("a folder without weights", home, "config.json")

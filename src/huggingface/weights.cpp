@@ -119,25 +119,26 @@ std::vector<FilePart> FolderOfWeights::WayOf(const SafetensorsWriter::Tensor& we
 void FolderOfWeights::Locate(const SafetensorsWriter::Tensor& weight, std::vector<std::string>& messages) {
   const std::vector<FilePart> parts = WayOf(weight);
   if (parts.empty()) return messages.push_back(fmt::format("{}: missing", weight.name));
+  // Parts of one tensor have the same message.
   std::vector<std::string> missing, wrong;
+  const auto note = [](std::vector<std::string>& alike, std::string text) {
+    if (std::ranges::find(alike, text) == alike.end()) alike.push_back(std::move(text));
+  };
   std::vector<Piece>& pieces = pieces_[weight.name];
   for (const auto& [tensor, first, count] : parts) {
     const Place* place = Find(tensor.name);
     if (place == nullptr) {
-      missing.push_back(fmt::format("{}: missing", tensor.name));
+      note(missing, fmt::format("{}: missing", tensor.name));
       continue;
     }
     ReadableDtype(*place->file, *place->tensor);
     if (place->tensor->shape != tensor.shape)
-      wrong.push_back(fmt::format("{}: {}, but the model has {}", tensor.name, ToString(place->tensor->shape),
-                                  ToString(tensor.shape)));
+      note(wrong, fmt::format("{}: {}, but the model has {}", tensor.name, ToString(place->tensor->shape),
+                              ToString(tensor.shape)));
     pieces.push_back({place, first, count});
   }
-  for (const std::vector<std::string>* alike : {&missing, &wrong}) {
-    if (alike->empty()) continue;
-    std::string text = FirstOf(*alike);  // of two weights in one tensor it is the same
-    if (std::ranges::find(messages, text) == messages.end()) messages.push_back(std::move(text));
-  }
+  for (const std::vector<std::string>* alike : {&missing, &wrong})
+    if (!alike->empty()) note(messages, FirstOf(*alike));
 }
 
 std::vector<std::string> FolderOfWeights::RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted) {

@@ -83,7 +83,7 @@ TEST_F(ConfigOfExperts, MixtralsExpertsHaveTheIntermediateSize) {
                           Pair("experts.shared_ffn_dim", "0"), Pair("experts.first_layer", "0"),
                           Pair("experts.every", "1"), Pair("experts.scores", "\"softmax\""),
                           Pair("experts.normalize", "true"), Pair("experts.scale", "1.0"), Pair("model.ffn_dim", "26"),
-                          Pair("model.sliding_window", "11"), Pair("model.rope_theta", "1e+06.0")}));
+                          Pair("model.sliding_window", "11"), Pair("model.rope_theta", "1000000.0")}));
 }
 
 TEST_F(ConfigOfExperts, QwensLayersMayBeDense) {

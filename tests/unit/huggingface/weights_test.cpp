@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using Tensor = SafetensorsWriter::Tensor;
 using testing::ElementsAre;
-using testing::HasSubstr;
 using Strings = std::vector<std::string>;
 
 constexpr int64_t kExperts = 5, kFfn = 3, kDim = 7;
@@ -106,7 +105,9 @@ class WeightsOfExperts : public testing::Test {
       return {};
     } catch (const UserError& error) {
       EXPECT_EQ(error.status(), ExitStatus::kData);
-      return {error.messages().begin() + 1, error.messages().end()};
+      Strings messages;  // without the indent
+      for (size_t i = 1; i < error.messages().size(); ++i) messages.push_back(error.messages()[i].substr(2));
+      return messages;
     }
   }
 
@@ -153,8 +154,8 @@ TEST_F(WeightsOfExperts, AreSplitByAnExport) {
   EXPECT_THAT(names("MixtralForCausalLM"), testing::UnorderedElementsAreArray(expected(OfMixtral())));
   for (const char* architecture : {"Qwen3MoeForCausalLM", "OlmoeForCausalLM"})
     EXPECT_THAT(names(architecture), testing::UnorderedElementsAreArray(expected(OfQwen())));
-  EXPECT_EQ(names("MixtralForCausalLM")[2], "model.layers.1.block_sparse_moe.experts.0.w1.weight [3, 7]");
-  EXPECT_EQ(names("MixtralForCausalLM")[6], "model.layers.1.block_sparse_moe.experts.4.w1.weight [3, 7]");
+  EXPECT_EQ(names("MixtralForCausalLM")[2], "model.layers.1.block_sparse_moe.experts.0.w1.weight [3,7]");
+  EXPECT_EQ(names("MixtralForCausalLM")[6], "model.layers.1.block_sparse_moe.experts.4.w1.weight [3,7]");
 }
 
 TEST_F(WeightsOfExperts, EachTensorHasOneMessage) {
@@ -188,13 +189,13 @@ TEST_F(WeightsOfExperts, EachTensorHasOneMessage) {
   for (Stored& one : turned)
     if (one.tensor.shape == Shape{kDim, kFfn}) one.tensor.shape = {kFfn, kDim};
   EXPECT_THAT(Refusal(turned),
-              ElementsAre("model.layers.1.mlp.experts.0.down_proj.weight: [3, 7], but the model has [7, "
+              ElementsAre("model.layers.1.mlp.experts.0.down_proj.weight: [3,7], but the model has [7,"
                           "3], and 4 more alike"));
   std::vector<Stored> fewer = Packed();
   fewer[2].tensor.shape = {kExperts - 1, 2 * kFfn, kDim};
   fewer[2].values.resize(static_cast<size_t>(Volume(fewer[2].tensor.shape)));
-  EXPECT_THAT(Refusal(fewer), testing::Each(HasSubstr("gate_up_proj: [4, 6, 7], but the model has [5, 6, 7]")));
-  EXPECT_EQ(Refusal(fewer).size(), 1u);
+  EXPECT_THAT(Refusal(fewer),
+              ElementsAre("model.layers.1.mlp.experts.gate_up_proj: [4,6,7], but the model has [5,6,7]"));
 }
 
 TEST(ExpertNames, LoseTheirNumber) {

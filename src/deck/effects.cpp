@@ -137,6 +137,14 @@ std::string HidesNothing(const Deck& d) {
                           m.full_attention_layers));
 }
 std::string NoExperts(const Deck& d) { return When(d.model.experts.count == 0, "experts.count is 0"); }
+std::string ExpertsStayInBf16(const Deck& d) {
+  return When(d.model.experts.count > 0 && d.precision.matmul == MatmulPrecision::kFp8,
+              "the matmuls of experts are in bf16");
+}
+std::string ExpertsTrainWithAdamw(const Deck& d) {
+  return When(d.model.experts.count > 0 && d.optimizer.name == OptimizerName::kMuon,
+              "AdamW trains the weights of experts, of which each has several matrices");
+}
 std::string NoWindow(const Deck& d) {
   if (d.model.sliding_window == 0) return "model.sliding_window is 0, so all layers see all tokens";
   return When(d.model.sliding_window >= d.model.seq_len, "model.sliding_window hides nothing");
@@ -195,6 +203,8 @@ const std::vector<Effect>& Effects() {
       {"run.dilation", NeverSleeps},
       {"model.sliding_window", HidesNothing},
       {"model.full_attention_layers", NoWindow},
+      {"precision.matmul", ExpertsStayInBf16, "has no effect on experts"},
+      {"optimizer.name", ExpertsTrainWithAdamw, "has no effect on experts"},
       {"experts.per_token", NoExperts},
       {"experts.ffn_dim", NoExperts},
       {"experts.shared_ffn_dim", NoExperts},
@@ -203,6 +213,8 @@ const std::vector<Effect>& Effects() {
       {"experts.scores", NoExperts},
       {"experts.normalize", NoExperts},
       {"experts.scale", NoExperts},
+      {"experts.balance_loss", NoExperts},
+      {"experts.z_loss", NoExperts},
       {"model.qkv_bias", HasBiases},
       {"model.o_bias", HasBiases},
       {"model.mlp_bias", HasBiases},

@@ -237,6 +237,12 @@ std::vector<DeckKey> Rows() {
      "The chosen scores of a token are divided by their sum, so that its weights sum to experts.scale."},
     {"experts", "scale", FIELD(model.experts.scale), 1.0, PositiveFloat(),
      "Factor of the weights (DeepSeek's routed_scaling_factor)."},
+    {"experts", "balance_loss", FIELD(model.experts.balance_loss), 0.0, Float(),
+     "Factor of the balance loss of each layer, which is 1 where all experts are chosen equally often in a sequence "
+     "(DeepSeek-V3, eq. 17). Added to what is differentiated; a metric of its own."},
+    {"experts", "z_loss", FIELD(model.experts.z_loss), 0.0, Float(),
+     "Factor of the router's z-loss: log(Z)^2 of each token and layer, Z the denominator of the softmax of its logits "
+     "(Zoph et al. 2022). Added to what is differentiated; a metric of its own."},
 
     {"parallel", "pp", FIELD(parallel.pp), 1, Between(1, kMaxDegree),
      "Pipeline stages."},

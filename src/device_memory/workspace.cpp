@@ -106,6 +106,7 @@ constexpr Workspace kWorkspaces[] = {
     {OpKind::kAttentionGrad, Attention<AttentionGradBytes>},
     {OpKind::kBiasGrad, TokenSums<1>},
     {OpKind::kClip, Clip},
+    {OpKind::kMean, Clip},
     {OpKind::kLayerNormBackward, TokenSumsInPass<2>},
     {OpKind::kLayerNormWeightGrad, TokenSums<2>},
     {OpKind::kMatmul, Matmul},
@@ -117,8 +118,8 @@ constexpr Workspace kWorkspaces[] = {
     {OpKind::kTokenLoss, TokenLoss},
 };
 constexpr std::string_view kWithoutWorkspace =
-    " accumulate adamw add add_bias attention_merge cache_write cast combine combine_grad cross_entropy "
-    "cross_entropy_grad dispatch dispatch_grad dropout grouped_matmul route route_grad weighted_swiglu "
+    " accumulate adamw add add_bias attention_merge balance balance_grad cache_write cast combine combine_grad cross_entropy "
+    "cross_entropy_grad dispatch dispatch_grad dropout grouped_matmul route route_grad router_loss weighted_swiglu "
     "weighted_swiglu_grad "
     "embedding embedding_grad gelu gelu_grad layer_norm layer_norm_grad logits_max logits_sum muon_direction "
     "muon_update normalize pad position_embedding position_embedding_grad put_rows rms_norm rms_norm_grad rope "

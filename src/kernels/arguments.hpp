@@ -35,6 +35,12 @@
 //   route {per_token, scores, normalize, scale}
 //                         logits T[b,s,e] -> weights f32[b,s,k], chosen experts i32[b,s,k]
 //   route_grad {same}     logits, chosen, dweights f32[b,s,k] -> dlogits
+//   balance {scores}      logits, chosen -> sums of scores f32[b,e], how often chosen f32[b,e], sum of squared log
+//                         denominators f32[b]
+//   balance_grad {scores, balance, z_loss}
+//                         logits, how often chosen -> dlogits
+//   router_loss + {balance, z_loss}
+//                         the outputs of balance -> balance loss, z-loss f32[]
 //   dispatch              x T[b,s,d], chosen i32[b,s,k], weights f32[b,s,k] -> rows T[b,s,k,d], their weights
 //                         f32[b,s,k] and experts i32[b,s,k], the row of each token's experts i32[b,s,k]
 //   dispatch_grad         drows, f32[b,s,k] of their weights, places i32[b,s,k] -> dx, dweights
@@ -74,6 +80,7 @@
 //   clip {clip_norm}      loss, count, squares... -> mean loss, norm, scale, apply, first, all f32[];
 //                         clip_norm 0: no clipping;
 //                         first: which of the squares is the first not to be finite, from 0; -1: none
+//   mean                  count, sums... -> their sum / count, f32[]
 //   adamw {beta1, beta2, eps, weight_decay, decaying, rounding, copy} lr, step, scale, apply f32[]; of each tensor
 //                         master, exp_avg, exp_avg_sq (f32, or bf16 with 16 hex digits of `rounding`), g f32 -> master,
 //                         exp_avg, exp_avg_sq of each, on these inputs, and with `copy` the new master in bf16; the
@@ -348,6 +355,37 @@ struct RouteGradArgs {
   RouterRule rule;
 };
 
+/// Sums over the tokens of each sequence, for the losses of a router (src/ops/balance.cpp). Sigmoid scores are divided by
+/// the sum of a token's.
+struct BalanceArgs {
+  Array logits;           ///< T[batch,tokens,experts]
+  const int32_t* chosen;  ///< i32[batch,tokens,per_token]
+  float* sums;            ///< f32[batch,experts]: of scores
+  float* counts;          ///< f32[batch,experts]: how often each expert was chosen
+  float* squares;         ///< f32[batch]: of log sum exp(logits)
+  int64_t batch, tokens, experts, per_token;
+  bool sigmoid;
+};
+
+/// The adjoint of the losses in the logits: that of the sum of scores of expert e is balance counts[e].
+struct BalanceGradArgs {
+  Array logits;         ///< T[batch,tokens,experts]
+  const float* counts;  ///< f32[batch,experts]
+  Array dlogits;        ///< T[batch,tokens,experts]
+  int64_t batch, tokens, experts;
+  bool sigmoid;
+  double balance, z_loss;
+};
+
+/// balance_loss = balance sum of counts sums, z = z_loss sum of squares.
+struct RouterLossArgs {
+  const float *sums, *counts, *squares;  ///< f32[n], f32[n], f32[batch]
+  float *balance_loss, *z;               ///< f32[]
+  int64_t n, batch;
+  double balance, z_loss;
+  bool accumulate;
+};
+
 /// Row places[t][i] is the copy of token t for its expert chosen[t][i]. Rows are in order of experts; those of one
 /// expert in order of tokens.
 struct DispatchArgs {
@@ -592,9 +630,14 @@ struct ClipArgs {
   float *mean_loss, *norm, *scale, *apply;
   float* first;      ///< index of the first sum of squares that is not finite, from 0; -1: none
   double clip_norm;  ///< 0: no clipping
-  const float* z;    ///< sum of the z-loss, and its mean; nullptr: there is no z-loss
-  float* mean_z;
   const float *loss_limit, *norm_limit;  ///< limits above which the update does not apply; nullptr: no limits
+};
+
+/// mean = the sum of `sums` / count, or the sum if nothing was counted; all f32[].
+struct MeanArgs {
+  const float* count;
+  std::vector<const float*> sums;
+  float* mean;
 };
 
 /// A parameter's optimizer state, which is updated in place, and its gradient. Moments of bf16 are rounded

@@ -12,11 +12,12 @@ int32_t* OutI32(const Reader& r, size_t i) {
   return r.Out(i).As<int32_t>();
 }
 
-RouterRule RuleOf(const Reader& r) {
-  const std::string_view scores = r.TextOr("scores", "softmax");
-  CHECK(scores == "softmax" || scores == "sigmoid", "route: scores = {}", scores);
-  return {scores == "sigmoid", r.Number("normalize") != 0, r.Number("scale")};
+bool UsesSigmoid(const Reader& r) {
+  const std::string_view scores = r.TextOr("scores", "");
+  CHECK(scores == "softmax" || scores == "sigmoid", "scores = {}", scores);
+  return scores == "sigmoid";
 }
+RouterRule RuleOf(const Reader& r) { return {UsesSigmoid(r), r.Number("normalize") != 0, r.Number("scale")}; }
 
 /// T[b,s,k,width], with the places i32[b,s,k] of its rows.
 struct ExpertRows {
@@ -71,6 +72,37 @@ RouteGradArgs ReadArguments(const KernelCall& call) {
   const Tensor &logits = r.In(0), &chosen = r.In(1);
   return {r.InFloats(0),    r.InI32(1),          r.InF32(2),      r.OutFloats(0),
           TokensOf(logits), logits.shape.at(2), chosen.shape.at(2), RuleOf(r)};
+}
+
+template <>
+BalanceArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Shape &logits = r.In(0).shape, &chosen = r.In(1).shape;
+  return {r.InFloats(0), r.InI32(1),   r.OutF32(0),  r.OutF32(1),  r.OutF32(2),
+          logits.at(0),  logits.at(1), logits.at(2), chosen.at(2), UsesSigmoid(r)};
+}
+
+template <>
+BalanceGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Shape& logits = r.In(0).shape;
+  return {r.InFloats(0), r.InF32(1),     r.OutFloats(0),      logits.at(0),       logits.at(1),
+          logits.at(2),  UsesSigmoid(r), r.Number("balance"), r.Number("z_loss")};
+}
+
+template <>
+RouterLossArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InF32(0),
+          r.InF32(1),
+          r.InF32(2),
+          r.OutF32(0),
+          r.OutF32(1),
+          Volume(r.In(0).shape),
+          Volume(r.In(2).shape),
+          r.Number("balance"),
+          r.Number("z_loss"),
+          call.accumulate};
 }
 
 template <>

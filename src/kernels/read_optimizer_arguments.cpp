@@ -27,8 +27,7 @@ SumSquaresArgs ReadArguments(const KernelCall& call) {
   return {r.InF32(0), r.OutF32(0), Volume(r.In(0).shape)};
 }
 
-/// Inputs: loss, count, the sum of the z-loss (with z_loss), the limits of loss and norm (with limits), then the
-/// squares.
+/// Inputs: loss, count, the limits of loss and norm (with limits), then the squares.
 template <>
 ClipArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
@@ -41,20 +40,22 @@ ClipArgs ReadArguments(const KernelCall& call) {
                 .apply = r.OutF32(3),
                 .first = r.OutF32(4),
                 .clip_norm = r.Number("clip_norm"),
-                .z = nullptr,
-                .mean_z = nullptr,
                 .loss_limit = nullptr,
                 .norm_limit = nullptr};
   size_t next = 2;
-  if (r.NumberOr("z_loss", 0) > 0) {
-    args.z = r.InF32(next++);
-    args.mean_z = r.OutF32(5);
-  }
   if (r.NumberOr("limits", 0) > 0) {
     args.loss_limit = r.InF32(next++);
     args.norm_limit = r.InF32(next++);
   }
   for (size_t i = next; i < call.inputs.size(); ++i) args.squares.push_back(r.InF32(i));
+  return args;
+}
+
+template <>
+MeanArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  MeanArgs args{r.InF32(0), {}, r.OutF32(0)};
+  for (size_t i = 1; i < call.inputs.size(); ++i) args.sums.push_back(r.InF32(i));
   return args;
 }
 

@@ -17,6 +17,7 @@
 //
 // In training, dropout drops probabilities of attention.
 #include "espalier/model/layer_kinds.hpp"
+#include "espalier/model/router_losses.hpp"
 #include "families.hpp"
 #include "rope_attributes.hpp"
 #include "transformer_writer.hpp"
@@ -148,6 +149,7 @@ class Llama final : public TransformerWriter {
                                 {{{"per_token", double(e.per_token)}, {"normalize", e.normalize ? 1.0 : 0.0},
                                   {"scale", e.scale}},
                                  {{"scores", std::string(DeckName(e.scores))}}});
+    RouterLosses(logits, b_.Output(weights, 1), mlp);
     const int rows = b_.Cheap(b_.Emit(OpKind::kDispatch, {n, b_.Output(weights, 1), weights},
                                       {mlp + "rows", mlp + "row_weights", mlp + "row_experts", mlp + "places"}));
     const int row_experts = b_.Output(rows, 2);
@@ -163,6 +165,18 @@ class Llama final : public TransformerWriter {
         b_.Emit(OpKind::kWeightedSwiglu, {gate, up, b_.Output(rows, 1)}, {mlp + "experts.act"}));
     const int down = grouped(h, "down_proj", {m_.dim, e.ffn_dim}, output_);
     return b_.Emit(OpKind::kCombine, {down, b_.Output(rows, 3)}, {mlp + "experts.out"}, {}, kStream);
+  }
+
+  void RouterLosses(int logits, int chosen, const std::string& mlp) {
+    const Deck::Model::Experts& e = m_.experts;
+    if (forward_.purpose != Purpose::kTrain || (e.balance_loss == 0 && e.z_loss == 0)) return;
+    const double balance = e.balance_loss * double(e.count) / double(e.per_token * m_.seq_len);
+    const Attributes attributes{{{"balance", balance}, {"z_loss", e.z_loss}}, {{"scores", std::string(DeckName(e.scores))}}};
+    const int sums = b_.Emit(OpKind::kBalance, {logits, chosen},
+                             {mlp + "score_sums", mlp + "score_counts", mlp + "log_squares"}, attributes);
+    b_.Emit(OpKind::kRouterLoss, {sums, b_.Output(sums, 1), b_.Output(sums, 2)},
+            {mlp + std::string(kBalanceLoss), mlp + std::string(kRouterZLoss)},
+            {{{"balance", balance}, {"z_loss", e.z_loss}}, {}});
   }
 
   int FinalNorm(int x) override { return InputNorm(x, "model.norm"); }

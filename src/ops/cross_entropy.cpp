@@ -71,7 +71,8 @@ OpDefinition TokenLoss() {
           .infer = LossInfer,
           .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .gradient = LossGradient,
-          .accumulates = true};
+          .accumulates = true,
+          .is_loss = true};
 }
 OpDefinition CrossEntropyGrad() {
   return {.summary = "adjoint of the summed loss in the logits",

@@ -15,11 +15,14 @@ Einsum SumOfSquaresEinsum(const OpContext& c) {
 }
 std::vector<Type> SumOfSquaresInfer(const OpContext&) { return {Scalar()}; }
 
-size_t ClipOutputs(const OpContext& c) { return c.op.attributes.NumberOr("z_loss", 0) > 0 ? 6 : 5; }
+constexpr size_t kClipOutputs = 5;
 Einsum ClipEinsum(const OpContext& c) {
-  return {std::vector<std::string>(c.inputs.size()), std::vector<std::string>(ClipOutputs(c)), ""};
+  return {std::vector<std::string>(c.inputs.size()), std::vector<std::string>(kClipOutputs), ""};
 }
-std::vector<Type> ClipInfer(const OpContext& c) { return std::vector(ClipOutputs(c), Scalar()); }
+std::vector<Type> ClipInfer(const OpContext&) { return std::vector(kClipOutputs, Scalar()); }
+
+/// The count, then the sums.
+Einsum MeanEinsum(const OpContext& c) { return {std::vector<std::string>(c.inputs.size()), {""}, ""}; }
 
 /// For one tensor.
 Einsum AdamwEinsum(const OpContext& c) {
@@ -53,12 +56,15 @@ OpDefinition SumSquares() {
           .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
 }
 OpDefinition Clip() {
-  return {.summary =
-              "mean loss, gradient norm, factor of the update, whether to apply it, whose squares are first not "
-              "finite, and "
-              "the mean z-loss if there is one",
+  return {.summary = "mean loss, gradient norm, factor of the update, whether to apply it, whose squares are first not finite",
           .einsum = ClipEinsum,
           .infer = ClipInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
+}
+OpDefinition Mean() {
+  return {.summary = "sum of sums over tokens, divided by the number of tokens",
+          .einsum = MeanEinsum,
+          .infer = SumOfSquaresInfer,
           .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
 }
 OpDefinition Adamw() {

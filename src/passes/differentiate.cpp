@@ -1,4 +1,4 @@
-// Reverse-mode differentiation, op by op from the loss back. Each op's own file says what it emits; here adjoints that
+// Reverse-mode differentiation, op by op from the losses back. Each op's own file says what it emits; here adjoints that
 // meet are added, in the order in which the forward ops used the value. Input gradients get role B, weight gradients
 // role W: that these are apart is what zero-bubble schedules need.
 #include <algorithm>
@@ -20,7 +20,8 @@ class Differentiator final : public GradientBuilder {
   }
 
   void Run() {
-    Receive(graph_.Find("loss"), kSeed);
+    for (const Op& op : graph_.ops)
+      if (Define(op.kind).is_loss) Receive(op.outputs[0], kSeed);
     for (size_t i = forward_ops_; i-- > 0;) {
       forward_ = graph_.ops[i];
       if (forward_.role != Role::kF || !HasAdjoint()) continue;

@@ -1,8 +1,11 @@
 // The end of a step, in model order: the reduced gradient of every parameter (the uses of a tied weight are added),
 // squares, one norm over all, the factor clip / tokens, AdamW or Muon. All numbers that depend on the step are values;
 // learning rate and step number are inputs.
+#include <fmt/core.h>
+
 #include "espalier/deck/parameter_groups.hpp"
 #include "espalier/graph/provenance.hpp"
+#include "espalier/model/router_losses.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "passes/message_type.hpp"
@@ -31,7 +34,6 @@ class Optimizer {
     for (size_t i = 0, n = graph_.values.size(); i < n; ++i)
       if (IsParameter(graph_.value(i))) parameters_.push_back(static_cast<int>(i));
     std::vector<int> gradients, inputs = {graph_.Find("loss"), graph_.Find("count")};
-    if (deck_.loss.z_loss > 0) inputs.push_back(graph_.Find("z_loss"));
     if (deck_.guard.spike_z > 0)
       for (const char* limit : {"loss_limit", "norm_limit"}) inputs.push_back(StepScalar(limit));
     for (int p : parameters_) gradients.push_back(Gradient(p));
@@ -48,7 +50,10 @@ class Optimizer {
       AppendMuon(graph_, deck_, matrices, {StepScalar("muon_lr"), clip[2], clip[3], step});
     }
     graph_.results = {clip[0], clip[1], clip[4]};
-    if (deck_.loss.z_loss > 0) graph_.results.push_back(graph_.Find("mean_z_loss"));
+    if (deck_.loss.z_loss > 0) graph_.results.push_back(Mean("mean_z_loss", {graph_.Find("z_loss")}));
+    const Deck::Model::Experts& e = deck_.model.experts;
+    for (const auto& [loss, factor] : {std::pair{kBalanceLoss, e.balance_loss}, {kRouterZLoss, e.z_loss}})
+      if (e.count > 0 && factor > 0) graph_.results.push_back(Mean(fmt::format("mean_{}", loss), OfAllLayers(loss)));
   }
 
  private:
@@ -96,14 +101,12 @@ class Optimizer {
 
   Attributes ClipAttributes() const {
     Attributes attributes;
-    if (deck_.loss.z_loss > 0) attributes.numbers["z_loss"] = deck_.loss.z_loss;
     if (deck_.guard.spike_z > 0) attributes.numbers["limits"] = 1;
     return attributes;
   }
   std::vector<int> Clip(const std::vector<int>& inputs, Attributes attributes) {
     attributes.numbers["clip_norm"] = deck_.optimizer.clip_norm;
     std::vector<const char*> names = {"mean_loss", "norm", "scale", "apply", "first"};
-    if (attributes.numbers.contains("z_loss")) names.push_back("mean_z_loss");
     Op op{OpKind::kClip, inputs, {}, std::move(attributes), Role::kU, head_layer_, kAllChunks};
     for (const char* name : names)
       op.outputs.push_back(graph_.AddValue(
@@ -111,6 +114,24 @@ class Optimizer {
     const std::vector<int> outputs = op.outputs;
     graph_.AddOp(std::move(op));
     return outputs;
+  }
+
+  /// The values of this name, one for each layer that has it.
+  std::vector<int> OfAllLayers(std::string_view name) const {
+    std::vector<int> values;
+    for (size_t i = 0; i < graph_.values.size(); ++i)
+      if (graph_.values[i].name.ends_with(fmt::format(".{}", name))) values.push_back(static_cast<int>(i));
+    return values;
+  }
+  /// The mean over tokens of sums that every stage may need.
+  int Mean(const std::string& name, std::vector<int> sums) {
+    sums.insert(sums.begin(), graph_.Find("count"));
+    Op op{OpKind::kMean, std::move(sums), {}, {}, Role::kU, head_layer_, kAllChunks};
+    op.outputs = {graph_.AddValue(
+        {name, MakeType(Dtype::kF32, {}), ValueKind::kActivation, Frequency::kStep, kAllChunks, -1, ""})};
+    const int mean = op.outputs[0];
+    graph_.AddOp(std::move(op));
+    return mean;
   }
 
   int StepScalar(const std::string& name) {

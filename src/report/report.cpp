@@ -162,6 +162,8 @@ void Reporter::Step(const StepRecord& record) {
   else
     line.Number("loss", record.loss, kNineDigits).Number("grad_norm", record.grad_norm, kNineDigits);
   if (record.z_loss && !options_.sleeps) line.Number("z_loss", *record.z_loss, kNineDigits);
+  if (record.balance_loss && !options_.sleeps) line.Number("balance_loss", *record.balance_loss, kNineDigits);
+  if (record.router_z_loss && !options_.sleeps) line.Number("router_z_loss", *record.router_z_loss, kNineDigits);
   line.Number("lr", record.lr, kShortest);
   if (options_.ramp.Grows()) line.Integer("sequences", options_.ramp.SequencesOf(record.step));
   line.Integer("tokens", record.tokens)

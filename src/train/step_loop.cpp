@@ -162,6 +162,11 @@ StepRecord StepLoop::RecordOf(const StepInFlight& step, const StepTimes& times) 
   record.loss = PlainNan(executor.GetScalar("mean_loss"));
   record.grad_norm = PlainNan(executor.GetScalar("norm"));
   if (deck().loss.z_loss > 0) record.z_loss = PlainNan(executor.GetScalar("mean_z_loss"));
+  const auto& experts = deck().model.experts;
+  if (experts.count > 0 && experts.balance_loss > 0)
+    record.balance_loss = PlainNan(executor.GetScalar("mean_balance_loss"));
+  if (experts.count > 0 && experts.z_loss > 0)
+    record.router_z_loss = PlainNan(executor.GetScalar("mean_router_z_loss"));
   record.lr = step.lr;
   record.tokens = ramp().SequencesUpTo(step.step) * seq_len;
   record.step_ms = last_step_ms_ / run_.Dilation();

@@ -205,6 +205,8 @@ class RandomDeck:
                 set_some(0.3, "model.head_dim", range(4, 17, 2))
             set_some(0.3, "model.qk_norm", ["head", "full"])
             set_some(0.2, "model.norm_placement", ["post"])
+            if some(0.3) and "model.mlp_bias" not in self.training:
+                self._draw_experts(chooser, set_some)
             if some(0.4):
                 scaling = chooser.choice(["linear", "llama3", "yarn"])
                 self.training |= {"model.rope_scaling": scaling, "model.rope_factor": chooser.choice([1.5, 2.0, 4.0])}
@@ -227,6 +229,19 @@ class RandomDeck:
             self.training |= {"guard.spike_z": chooser.choice([3.0, 6.0]),
                               "guard.spike_window": chooser.randint(4, 20),
                               "guard.on_spike": chooser.choice(["skip", "warn"])}
+
+    def _draw_experts(self, chooser, set_some):
+        count = chooser.randint(1, 9)
+        self.training |= {"experts.count": count, "experts.per_token": chooser.randint(1, min(count, 4)),
+                          "experts.ffn_dim": chooser.randint(5, 40)}
+        set_some(0.3, "experts.shared_ffn_dim", range(5, 40))
+        set_some(0.4, "experts.first_layer", range(self.layers))
+        set_some(0.3, "experts.every", [2, 3])
+        set_some(0.4, "experts.scores", ["sigmoid"])
+        set_some(0.3, "experts.normalize", [False])
+        set_some(0.3, "experts.scale", [2.5])
+        set_some(0.4, "experts.balance_loss", [0.01])
+        set_some(0.4, "experts.z_loss", [0.001])
 
     def _draw_data(self, chooser):
         self.format = chooser.choice(["text", "tokens"])

@@ -60,7 +60,7 @@ struct Deck {
       int first_layer, every;  ///< layer l (from 1) has experts if l - 1 >= first_layer, and every `every`-th from there
       RouterScores scores;
       bool normalize;
-      double scale;
+      double scale, balance_loss, z_loss;
     } experts;
   } model;
   struct Parallel {

@@ -15,6 +15,9 @@
   KERNEL("grouped_matmul", GroupedMatmul)                  \
   KERNEL("route", Route)                                   \
   KERNEL("route_grad", RouteGrad)                          \
+  KERNEL("balance", Balance)                               \
+  KERNEL("balance_grad", BalanceGrad)                      \
+  KERNEL("router_loss", RouterLoss)                        \
   KERNEL("dispatch", Dispatch)                             \
   KERNEL("dispatch_grad", DispatchGrad)                    \
   KERNEL("combine", Combine)                               \
@@ -41,6 +44,7 @@
   KERNEL("put_rows", PutRows)                              \
   KERNEL("sum_squares", SumSquares)                        \
   KERNEL("clip", Clip)                                     \
+  KERNEL("mean", Mean)                                     \
   KERNEL("adamw", Adamw)                                   \
   KERNEL("muon_direction", MuonDirection)                  \
   KERNEL("normalize", Normalize)                           \

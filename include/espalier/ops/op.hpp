@@ -133,6 +133,8 @@ struct OpDefinition {
   int linear_inputs = 0;
   /// The op adds to its outputs, which are accumulators.
   bool accumulates = false;
+  /// What it makes is differentiated: its first output has the adjoint kSeed.
+  bool is_loss = false;
   /// A multi-tensor op. Its inputs are `shared` common ones, then `inputs` per tensor; its outputs are `outputs` per
   /// tensor, and a copy with attribute `copy`. `einsum` and `infer` describe one tensor with the shared inputs.
   /// inputs == 0: not a multi-tensor op.

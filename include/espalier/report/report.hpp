@@ -29,6 +29,8 @@ struct StepRecord {
   float loss = 0;                    ///< cross-entropy of the step's batch, before its update
   float grad_norm = 0;               ///< before clipping
   std::optional<float> z_loss = {};  ///< mean of the z-loss, which `loss` does not include; none: loss.z_loss is 0
+  /// Means of the routers' losses, which `loss` does not include, summed over layers; none: their factors are 0.
+  std::optional<float> balance_loss = {}, router_z_loss = {};
   double lr = 0;
   int64_t tokens = 0;  ///< so far
   double step_ms = 0;

@@ -92,7 +92,12 @@ void Clip(const ClipArgs& a) {
   *a.apply = a.loss_limit == nullptr ? static_cast<float>(clipped.apply)
                                      : AppliesWithin(clipped, *a.loss_limit, *a.norm_limit);
   *a.first = static_cast<float>(first);
-  if (a.z != nullptr) *a.mean_z = static_cast<float>(static_cast<double>(*a.z) / DivisorOf(*a.count));
+}
+
+void Mean(const MeanArgs& a) {
+  double sum = 0;
+  for (const float* term : a.sums) sum += *term;
+  *a.mean = static_cast<float>(sum / DivisorOf(*a.count));
 }
 
 // The elements of all tensors, one tensor after the other, are split evenly among the threads.

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(1024) AddSquares(const double* partials, int64
 
 constexpr int kMaxScalars = 256;
 
-/// Some of the scalars that `clip` adds, from index `first` on.
+/// Some of the scalars that `clip` or `mean` adds, from index `first` on.
 struct Scalars {
   const float* pointers[kMaxScalars];
   int count, first;
@@ -53,8 +53,8 @@ __global__ void AddScalars(Scalars scalars, ClipSquares* squares) {
 
 /// Operands of `clip` except the squares; all f32[]. Operands that the op lacks are nullptr.
 struct ClipScalars {
-  const float *loss, *count, *z, *loss_limit, *norm_limit;
-  float *mean_loss, *norm, *scale, *apply, *first, *mean_z;
+  const float *loss, *count, *loss_limit, *norm_limit;
+  float *mean_loss, *norm, *scale, *apply, *first;
 };
 
 __global__ void ClipKernel(ClipScalars a, const ClipSquares* squares, double clip_norm) {
@@ -64,7 +64,10 @@ __global__ void ClipKernel(ClipScalars a, const ClipSquares* squares, double cli
   *a.scale = static_cast<float>(c.scale);
   *a.apply = a.loss_limit == nullptr ? static_cast<float>(c.apply) : AppliesWithin(c, *a.loss_limit, *a.norm_limit);
   *a.first = static_cast<float>(squares->first_not_finite);
-  if (a.z != nullptr) *a.mean_z = static_cast<float>(static_cast<double>(*a.z) / DivisorOf(*a.count));
+}
+
+__global__ void MeanKernel(const ClipSquares* sum, const float* count, float* mean) {
+  *mean = static_cast<float>(sum->sum / DivisorOf(*count));
 }
 
 /// A tensor of an AdamW launch, with moments of type M. bf16 moments are rounded stochastically.
@@ -226,17 +229,26 @@ void SumSquares(const SumSquaresArgs& a, const LaunchContext& context) {
   Launch(AddSquares, dim3(1), RowThreads(parts, 1, 1024), 0, context.stream, partials, parts, a.sum);
 }
 
-void Clip(const ClipArgs& a, const LaunchContext& context) {
-  auto* squares = context.Workspace<ClipSquares>(kClipBytes);
+/// Adds scalars, as many at a time as a launch takes, into workspace.
+ClipSquares* AddAll(const std::vector<const float*>& terms, const LaunchContext& context) {
+  auto* sum = context.Workspace<ClipSquares>(kClipBytes);
   size_t i = 0;
   do {
     Scalars scalars{};
     scalars.first = static_cast<int>(i);
-    for (; i < a.squares.size() && scalars.count < kMaxScalars; ++i) scalars.pointers[scalars.count++] = a.squares[i];
-    Launch(AddScalars, dim3(1), dim3(kMaxScalars), 0, context.stream, scalars, squares);
-  } while (i < a.squares.size());
-  const ClipScalars scalars{a.loss, a.count, a.z,     a.loss_limit, a.norm_limit, a.mean_loss,
-                            a.norm, a.scale, a.apply, a.first,      a.mean_z};
+    for (; i < terms.size() && scalars.count < kMaxScalars; ++i) scalars.pointers[scalars.count++] = terms[i];
+    Launch(AddScalars, dim3(1), dim3(kMaxScalars), 0, context.stream, scalars, sum);
+  } while (i < terms.size());
+  return sum;
+}
+
+void Mean(const MeanArgs& a, const LaunchContext& context) {
+  Launch(MeanKernel, dim3(1), dim3(1), 0, context.stream, AddAll(a.sums, context), a.count, a.mean);
+}
+
+void Clip(const ClipArgs& a, const LaunchContext& context) {
+  const ClipSquares* squares = AddAll(a.squares, context);
+  const ClipScalars scalars{a.loss, a.count, a.loss_limit, a.norm_limit, a.mean_loss, a.norm, a.scale, a.apply, a.first};
   Launch(ClipKernel, dim3(1), dim3(1), 0, context.stream, scalars, squares, a.clip_norm);
 }
 

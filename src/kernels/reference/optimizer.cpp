@@ -23,7 +23,12 @@ void Clip(const ClipArgs& a) {
   const bool within = a.loss_limit == nullptr || (*a.mean_loss <= *a.loss_limit && *a.norm <= *a.norm_limit);
   Set(a.apply, 0, std::isfinite(mean) && std::isfinite(norm) && within && *a.count > 0 ? 1 : 0);
   Set(a.first, 0, first);
-  if (a.z != nullptr) Set(a.mean_z, 0, *a.z / count);
+}
+
+void Mean(const MeanArgs& a) {
+  double sum = 0;
+  for (const float* term : a.sums) sum += *term;
+  Set(a.mean, 0, sum / (*a.count == 0 ? 1 : *a.count));
 }
 
 void Adamw(const AdamwArgs& a) {

@@ -28,6 +28,8 @@ constexpr double kPercent = 100, kPerMiB = 1.0 / (1024 * 1024);
 constexpr Metric kMetrics[] = {
     {"loss", "loss", "", 1, true, true},
     {"z_loss", "z-loss", ""},
+    {"balance_loss", "balance loss of experts", ""},
+    {"router_z_loss", "z-loss of routers", ""},
     {"grad_norm", "gradient norm", "", 1, true},
     {"lr", "learning rate", ""},
     {"sequences", "sequences per step", ""},

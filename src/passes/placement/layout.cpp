@@ -31,6 +31,11 @@ std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   return {};
 }
 
+/// ZeRO also shards experts over tp, whose ranks have the same experts and other tokens.
+AxisSet StateAxesOf(const Value& value) {
+  return value.layout.starts_with("experts") ? kStateAxes | kTensorAxes : kStateAxes;
+}
+
 }  // namespace
 
 Placements LayoutPlacements(const Value& value, const Deck& deck, const Mesh& mesh) {
@@ -50,8 +55,9 @@ Placements LayoutPlacements(const Value& value, const Deck& deck, const Mesh& me
   }
   if (state && !placements.dims.empty()) {
     const Shape local = LocalShape({value.type.dtype, value.type.shape, placements}, mesh, {});
-    std::vector<Axis>& dim = placements.dims[StateDim(local, mesh.GroupSize(kStateAxes))];
-    for (Axis a : kStateAxes.List())
+    const AxisSet axes = StateAxesOf(value);
+    std::vector<Axis>& dim = placements.dims[StateDim(local, mesh.GroupSize(axes))];
+    for (Axis a : axes.List())
       if (mesh.Degree(a) > 1) dim.push_back(a);
   }
   return placements;

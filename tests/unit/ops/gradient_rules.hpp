@@ -37,6 +37,16 @@ inline const std::vector<GradientRule> kGradients = {
      "dx0, dx1, dx2 = attention_grad(x0, x1, x2, y0, y1, dy0) causal=1 head_dim=5"},
     {"add", "dy0", "dx0 = dy0\ndx1 = dy0\ndx2 = dy0"},
     {"swiglu", "dy0", "dx0, dx1 = swiglu_grad(x0, x1, dy0)"},
+    {"route per_token=2", "dy0", "dx0 = route_grad(x0, y1, dy0) per_token=2"},
+    {"combine", "dy0", "dx0 = combine_grad(dy0, x1)"},
+    {"weighted_swiglu", "dy0", "dx0, dx1, dx2 = weighted_swiglu_grad(x0, x1, x2, dy0)"},
+    {"grouped_matmul experts=13 spec=bsrk,enk->bsrn", "dy0",
+     "dx0 = grouped_matmul(dy0, x1, x2) spec=bsrn,enk->bsrk\ndx1 = grouped_matmul(dy0, x0, x2) experts=13 "
+     "spec=bsrn,bsrk->enk"},
+    {"grouped_matmul spec=bsrn,enk->bsrk", "dy0", "error: only the forward grouped_matmul has a gradient"},
+    // A router's losses: the adjoint of a sum of scores is how often its expert was chosen.
+    {"router_loss", "1", "dx0 = x1\ndx2 = 1"},
+    {"balance", "dy0", "dx0 = balance_grad(x0, dy0)"},
     // The loss goes straight back to the logits: the adjoint 1 passes through token_loss to the sums, which know the
     // softmax.
     {"token_loss", "1", "dx1 = 1"},
@@ -67,6 +77,10 @@ inline const std::vector<FlopsRule> kFlops = {
      2.0 * 3 * 6 * 30 * 12},
     {"attention_grad head_dim=5 causal=1",
      "bf16[3,5,30] bf16[3,5,10] bf16[3,5,10] bf16[3,5,30] f32[3,6,5] bf16[3,5,30]", 5.0 * 3 * 5 * 30 * 5},
+    // Whatever the routing, a row has one expert.
+    {"grouped_matmul spec=bsrk,enk->bsrn", "bf16[3,5,2,7] bf16[13,11,7] i32[3,5,2]", 2.0 * 3 * 5 * 2 * 7 * 11},
+    {"grouped_matmul spec=bsrn,bsrk->enk experts=13", "bf16[3{dp_shard},5,2,11] bf16[3{dp_shard},5,2,7] i32[3{dp_shard},5,2]",
+     2.0 * 2 * 5 * 2 * 7 * 11},
     // A window w leaves w - w^2 / 2t keys of a query.
     {"attention head_dim=5 causal=1 window=4 cp=2 length=16", "bf16[3,16{cp},30] bf16[3,16,10] bf16[3,16,10]",
      4.0 * 3 * 8 * 30 * 3.5},

@@ -73,23 +73,25 @@ def build_sparse(m, e):
     window, normalize, norm = m.get("sliding_window", 0), e.get("normalize", True), m.get("qk_norm", "none")
     first, every = e.get("first_layer", 0), e.get("every", 1)
     dense = [i for i in range(m["layers"]) if i < first or (i - first) % every]
-    others = {"mlp_bias": False, "o_bias": m.get("qkv_bias", False), "norm_placement": "pre", "full_attention_layers": 0}
-    plain = all(m.get(key, value) == value for key, value in others.items())
-    if not plain or e.get("shared_ffn_dim", 0) or e.get("scores", "softmax") != "softmax" or e.get("scale", 1) != 1:
+    bias = m.get("qkv_bias", False)
+    usual = {"mlp_bias": False, "o_bias": bias, "norm_placement": "pre", "full_attention_layers": 0}
+    usual_experts = {"shared_ffn_dim": 0, "scores": "softmax", "scale": 1, "balance_loss": 0, "z_loss": 0}
+    if any(m.get(key, value) != value for key, value in usual.items()) or any(
+            e.get(key, value) != value for key, value in usual_experts.items()):
         raise SystemExit("no architecture that the oracle knows has experts of this deck")
     if norm == "head":
         return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
             **config, num_experts=e["count"], moe_intermediate_size=e["ffn_dim"], norm_topk_prob=normalize,
-            mlp_only_layers=dense, attention_bias=m.get("qkv_bias", False), use_sliding_window=window > 0,
+            mlp_only_layers=dense, attention_bias=bias, use_sliding_window=window > 0,
             sliding_window=window or None))
     config["intermediate_size"] = e["ffn_dim"]
     if norm == "full" and not dense and not window:
         return transformers.OlmoeForCausalLM(transformers.OlmoeConfig(
-            **config, num_experts=e["count"], norm_topk_prob=normalize, attention_bias=m.get("qkv_bias", False)))
-    if norm == "none" and not dense and normalize and not m.get("qkv_bias", False):
+            **config, num_experts=e["count"], norm_topk_prob=normalize, attention_bias=bias))
+    if norm == "none" and not dense and normalize and not bias:
         return transformers.MixtralForCausalLM(transformers.MixtralConfig(
             **config, num_local_experts=e["count"], sliding_window=window or None))
-    raise SystemExit(f"no architecture with experts has the norm {norm} of queries and keys with the others of this deck")
+    raise SystemExit(f"no architecture with experts has the norm {norm} of queries and keys with this deck's other keys")
 
 
 def build_llama(m):
@@ -113,7 +115,7 @@ def build_llama(m):
 
 
 def compute_in_double(model):
-    """Turns the model, its norms and its routers, which compute in fp32 whatever the type, into fp64. RoPE's tables stay
+    """Turns the model into fp64, and its norms and routers, which compute in fp32 whatever the type. RoPE's tables stay
     fp32."""
     def norm(self, x):
         return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
@@ -135,8 +137,8 @@ def compute_in_double(model):
 
 
 def by_our_names(model, part=lambda parameter: parameter):
-    """The parameters of a model, or what `part` makes of each, by their names in Espalier. transformers packs the gate_proj
-    and up_proj of all experts of a layer into one; here they are two views of it."""
+    """The parameters of a model, or what `part` makes of each, by their names in Espalier. transformers packs gate_proj
+    and up_proj of all experts of a layer into one tensor; here they are two views of it."""
     found = {}
     for name, parameter in model.named_parameters():
         tensor, (start, _, last) = part(parameter), name.rpartition(".")

@@ -1,12 +1,12 @@
 """Hugging Face models in and out: small random models of every architecture that can be imported.
 
 Each is saved by transformers in several files, imported, and exported again: every tensor bitwise, loaded by
-transformers without a missing or unexpected key, with equal logits. Experts in packed tensors are the same. Those of `espalier sample`, of a prompt and of
-tokens after it, equal the exported model's in fp64 to 1e-5. Twenty steps from the imported weights equal those
-of Hugging Face's model with AdamW in fp64 to 1e-5, on one rank and at pp 2 x dp 2 x tp 2. A run with run.init_from has
-the losses of the run that was imported. What no deck can express is refused by name, and damaged files are refused.
-Import and export hold one tensor at a time. Needs the packages of tests/oracle/requirements_torch.txt; exits 77 without
-them.
+transformers without a missing or unexpected key, with equal logits. Packed tensors of experts give the same. Logits of
+`espalier sample`, of a prompt and of tokens after it, equal the exported model's in fp64 to 1e-5. Twenty steps from the
+imported weights equal those of Hugging Face's model with AdamW in fp64 to 1e-5, on one rank and at pp 2 x dp 2 x tp 2.
+A run with run.init_from has the losses of the run that was imported. What no deck can express is refused by name, and
+damaged files are refused. Import and export hold one tensor at a time. Needs the packages of
+tests/oracle/requirements_torch.txt; exits 77 without them.
 """
 import functools
 import importlib.util
@@ -51,8 +51,9 @@ MODELS = {
     "olmo2": ("Olmo2", {"hidden_size": 40, "num_hidden_layers": 3}, "float32"),
     "mixtral": ("Mixtral", {"head_dim": 12, "sliding_window": 9, "num_local_experts": 5, "num_experts_per_tok": 2,
                             "intermediate_size": 26}, "float32"),
-    "qwen3_moe": ("Qwen3Moe", {"head_dim": 8, "num_hidden_layers": 4, "num_experts": 6, "num_experts_per_tok": 3,
-                               "moe_intermediate_size": 18, "mlp_only_layers": [0], "norm_topk_prob": True}, "bfloat16"),
+    "qwen3_moe": ("Qwen3Moe", {"head_dim": 8, "num_hidden_layers": 4, "mlp_only_layers": [0], "num_experts": 6,
+                               "num_experts_per_tok": 3, "moe_intermediate_size": 18, "norm_topk_prob": True},
+                  "bfloat16"),
     "olmoe": ("Olmoe", {"hidden_size": 40, "num_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 22},
               "float32"),
     "gpt2": ("GPT2", {"vocab_size": 259, "n_embd": 44, "n_layer": 2, "n_head": 4, "n_positions": 36, "n_inner": 70,

@@ -91,7 +91,7 @@ def build_sparse(m, e):
     if norm == "none" and not dense and normalize and not bias:
         return transformers.MixtralForCausalLM(transformers.MixtralConfig(
             **config, num_local_experts=e["count"], sliding_window=window or None))
-    raise SystemExit(f"no architecture with experts has the norm {norm} of queries and keys with this deck's other keys")
+    raise SystemExit(f"no architecture with experts has the norm {norm} of queries and keys with the deck's other keys")
 
 
 def build_llama(m):

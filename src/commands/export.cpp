@@ -1,14 +1,16 @@
 // espalier export: writes the weights of a checkpoint as a Hugging Face folder, which a rename makes visible. Tensors
-// are read and written in groups no larger than the largest of them.
+// are read in groups no larger than the largest of them. A tensor with all experts of a layer becomes one per expert.
 #include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "commands.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/huggingface/expert_tensors.hpp"
 #include "espalier/huggingface/model_config.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/text/tokenizer.hpp"
@@ -22,15 +24,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int64_t Elements(const StateTensor& tensor) { return Volume(tensor.type.shape); }
-
 using Tensors = std::vector<StateTensor>;
+using Written = std::vector<SafetensorsWriter::Tensor>;
+
+int64_t Elements(const StateTensor& tensor) { return Volume(tensor.type.shape); }
+int64_t Elements(const SafetensorsWriter::Tensor& tensor) { return Volume(tensor.shape); }
+
+template <typename List>
+int64_t AllElements(const List& tensors) {
+  int64_t elements = 0;
+  for (const auto& tensor : tensors) elements += Elements(tensor);
+  return elements;
+}
 
 /// Runs of tensors, each at most `most` elements unless it is a single tensor.
-std::vector<Tensors> Groups(const Tensors& tensors, int64_t most) {
-  std::vector<Tensors> groups;
+template <typename List>
+std::vector<List> Groups(const List& tensors, int64_t most) {
+  std::vector<List> groups;
   int64_t held = 0;
-  for (const StateTensor& tensor : tensors) {
+  for (const auto& tensor : tensors) {
     if (groups.empty() || held + Elements(tensor) > most) {
       groups.emplace_back();
       held = 0;
@@ -73,14 +85,49 @@ class NewFolder {
   bool committed_ = false;
 };
 
+std::string FileName(size_t file, size_t files) {
+  return files == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, files);
+}
+
+/// The safetensors of a folder, filled one after the other.
+class Files {
+ public:
+  Files(const NewFolder& folder, std::vector<Written> files, SafeDtype dtype)
+      : folder_(folder), files_(std::move(files)), dtype_(dtype) {}
+
+  /// The next elements, of any number of files.
+  void Append(const float* values, int64_t count) {
+    while (count > 0) {
+      if (left_ == 0) Open();
+      const int64_t some = std::min(count, left_);
+      writer_->Append(values, some);
+      values += some, count -= some, left_ -= some;
+      if (left_ == 0) writer_->Close();
+    }
+  }
+
+ private:
+  void Open() {
+    const Written& tensors = files_[next_];
+    writer_.emplace(folder_.File(FileName(next_++, files_.size())), dtype_, tensors);
+    left_ = AllElements(tensors);
+  }
+
+  const NewFolder& folder_;
+  const std::vector<Written> files_;
+  const SafeDtype dtype_;
+  std::optional<SafetensorsWriter> writer_;
+  size_t next_ = 0;
+  int64_t left_ = 0;  ///< elements of the open file to come
+};
+
 /// Reads groups of tensors of one checkpoint, and checks every byte.
 class Source {
  public:
   explicit Source(std::string dir) : dir_(std::move(dir)) {}
 
-  void Append(const Tensors& group, SafetensorsWriter& file) {
-    int64_t elements = 0;
-    for (const StateTensor& tensor : group) elements += Elements(tensor);
+  void Append(const Tensors& group, Files& files) {
+    const int64_t elements = AllElements(group);
     memory_.resize(static_cast<size_t>(elements));
     std::vector<LocalTensor> local;
     float* at = memory_.data();
@@ -90,7 +137,7 @@ class Source {
     }
     SelfWorld world;
     Load(dir_, group, local, Mesh(Coordinate{1, 1, 1, 1, 1, 1, 1}), world, Coverage::kSome);
-    file.Append(memory_.data(), elements);
+    files.Append(memory_.data(), elements);
   }
 
  private:
@@ -98,37 +145,34 @@ class Source {
   std::vector<float> memory_;
 };
 
-std::string FileName(size_t file, size_t files) {
-  return files == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, files);
-}
-
-std::string IndexOf(const std::vector<Tensors>& files, int64_t element_bytes) {
+std::string IndexOf(const std::vector<Written>& files, int64_t element_bytes) {
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   int64_t elements = 0;
-  for (size_t f = 0; f < files.size(); ++f)
-    for (const StateTensor& tensor : files[f]) {
-      map[ParameterName(tensor.name)] = FileName(f, files.size());
-      elements += Elements(tensor);
-    }
+  for (size_t f = 0; f < files.size(); ++f) {
+    for (const SafetensorsWriter::Tensor& tensor : files[f]) map[tensor.name] = FileName(f, files.size());
+    elements += AllElements(files[f]);
+  }
   const nlohmann::ordered_json index = {
       {"metadata", {{"total_parameters", elements}, {"total_size", elements * element_bytes}}}, {"weight_map", map}};
   return index.dump(2) + "\n";
 }
 
-void WriteWeights(const std::string& dir, const Tensors& tensors, const ExportOptions& options, SafeDtype dtype,
-                  const NewFolder& folder) {
-  const std::vector<Tensors> files = Groups(tensors, options.shard_bytes / SizeOf(dtype));
+/// Returns how many tensors it wrote.
+size_t WriteWeights(const std::string& dir, const Tensors& tensors, const std::string& architecture,
+                    int64_t shard_bytes, SafeDtype dtype, const NewFolder& folder) {
+  Written written;
   int64_t largest = 0;
-  for (const StateTensor& tensor : tensors) largest = std::max(largest, Elements(tensor));
-  Source source(dir);
-  for (size_t f = 0; f < files.size(); ++f) {
-    std::vector<SafetensorsWriter::Tensor> header;
-    for (const StateTensor& tensor : files[f]) header.push_back({ParameterName(tensor.name), tensor.type.shape});
-    SafetensorsWriter file(folder.File(FileName(f, files.size())), dtype, header);
-    for (const Tensors& group : Groups(files[f], largest)) source.Append(group, file);
-    file.Close();
+  for (const StateTensor& tensor : tensors) {
+    largest = std::max(largest, Elements(tensor));
+    for (auto& part : ExportedTensors({ParameterName(tensor.name), tensor.type.shape}, architecture))
+      written.push_back(std::move(part));
   }
+  const std::vector<Written> files = Groups(written, shard_bytes / SizeOf(dtype));
+  Files out(folder, files, dtype);
+  Source source(dir);
+  for (const Tensors& group : Groups(tensors, largest)) source.Append(group, out);
   if (files.size() > 1) folder.Write("model.safetensors.index.json", IndexOf(files, SizeOf(dtype)));
+  return written.size();
 }
 
 }  // namespace
@@ -137,11 +181,11 @@ int ExportCommand(const ExportOptions& options) {
   const std::string dir = Resolve(options.checkpoint, options.checkpoint);
   const Deck deck = SavedDeck(dir, ReadMetadata(dir).deck);
   const SafeDtype dtype = options.dtype == "bf16" ? SafeDtype::kBf16 : SafeDtype::kF32;
-  const std::string config = ConfigJson(deck.model, deck.dropout, dtype);
+  const std::string config = ConfigJson(deck.model, deck.dropout, dtype), architecture = ArchitectureOf(deck.model);
   const Tensors tensors = ParameterTensors(deck);
   RequireFit(dir, tensors, Coverage::kSome);
   NewFolder folder(options.folder);
-  WriteWeights(dir, tensors, options, dtype, folder);
+  const size_t count = WriteWeights(dir, tensors, architecture, options.shard_bytes, dtype, folder);
   folder.Write("config.json", config);
   folder.Write("generation_config.json", GenerationConfigJson(deck.data.end_token));
   const std::shared_ptr<const Tokenizer> tokenizer = ReadTokenizer(dir);
@@ -150,8 +194,7 @@ int ExportCommand(const ExportOptions& options) {
     for (const TokenizerCompanion& companion : tokenizer->companions()) folder.Write(companion.name, companion.bytes);
   }
   folder.Commit();
-  fmt::print("{}: {} with {} tensors in {}, from {}\n", options.folder, ArchitectureOf(deck.model), tensors.size(),
-             options.dtype, dir);
+  fmt::print("{}: {} with {} tensors in {}, from {}\n", options.folder, architecture, count, options.dtype, dir);
   fmt::print("checksums agree; {}\n", kNotProved);
   fmt::print("tokenizer: {}\n", tokenizer ? tokenizer->file_name() : "none, since the checkpoint has none");
   if (tokenizer && !tokenizer->companions().empty())

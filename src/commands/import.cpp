@@ -213,7 +213,7 @@ int ImportCommand(const ImportOptions& options) {
   if (fs::absolute(deck.run.dir).lexically_normal() != fs::absolute(options.run_dir).lexically_normal())
     throw UserError(ExitStatus::kDeck, fmt::format("command line: run.dir = {}: here it is RUN_DIR, {} (leave it out)",
                                                    deck.run.dir, options.run_dir));
-  const FolderOfWeights weights(options.folder);
+  FolderOfWeights weights(options.folder);
   const std::vector<StateTensor> tensors = ParameterTensors(deck);
   std::vector<SafetensorsWriter::Tensor> wanted;
   for (const StateTensor& tensor : tensors) wanted.push_back({ParameterName(tensor.name), tensor.type.shape});

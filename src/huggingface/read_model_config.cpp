@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "espalier/deck/print.hpp"
 #include "espalier/huggingface/model_config.hpp"
@@ -12,6 +14,9 @@ namespace {
 using nlohmann::json;
 
 constexpr FileKind kConfigFile = {"config.json", 1 << 20, "is this a Hugging Face folder?"};
+
+/// No deck has as many.
+constexpr int64_t kManyLayers = 1 << 16;
 
 /// Keys of all models that say how to use a model, or how it was made.
 const std::vector<std::string> kWithoutMeaning = {"_name_or_path",
@@ -43,21 +48,77 @@ const std::vector<std::string> kWithoutMeaning = {"_name_or_path",
                                                   "use_bfloat16",
                                                   "use_cache"};
 
+/// Which layers have the window of the key sliding_window.
+enum class Windows : uint8_t {
+  kAll,
+  kSwitched,    ///< all, if use_sliding_window is true
+  kAfterFirst,  ///< those after the first max_window_layers, if use_sliding_window is true
+  kNone,        ///< the key must be null
+};
+
+/// Where an architecture with experts has them in config.json.
+struct ExpertKeys {
+  std::string_view count, width;  ///< keys; without a `count` all layers are dense
+  bool normalize = true;          ///< the weights of a token sum to 1; false: the key norm_topk_prob says whether
+  bool sparse_layers = false;     ///< the keys decoder_sparse_step and mlp_only_layers
+};
+
 /// What is fixed, or has another default, in each of the architectures with rotary positions.
 struct Rotary {
   std::string_view model_type, architecture;
   int64_t kv_heads, head_dim;  ///< where config.json is silent; 0: as many as heads, dim / heads
   double norm_eps;
   bool qkv_bias, attention_bias, mlp_bias;  ///< always biases of q, k and v; the key attention_bias, mlp_bias
-  bool windows;                             ///< the keys use_sliding_window and max_window_layers
+  Windows windows;
   std::string_view qk_norm, norm_placement;
+  double rope_theta = 10000;
+  ExpertKeys experts = {};
 };
 constexpr Rotary kRotary[] = {
-    {"llama", "LlamaForCausalLM", 0, 0, 1e-6, false, true, true, false, "none", "pre"},
-    {"mistral", "MistralForCausalLM", 8, 0, 1e-6, false, false, false, false, "none", "pre"},
-    {"qwen2", "Qwen2ForCausalLM", 32, 0, 1e-6, true, false, false, true, "none", "pre"},
-    {"qwen3", "Qwen3ForCausalLM", 32, 128, 1e-6, false, true, false, true, "head", "pre"},
-    {"olmo2", "Olmo2ForCausalLM", 0, 0, 1e-5, false, true, false, false, "full", "post"},
+    {"llama", "LlamaForCausalLM", 0, 0, 1e-6, false, true, true, Windows::kAll, "none", "pre"},
+    {"mistral", "MistralForCausalLM", 8, 0, 1e-6, false, false, false, Windows::kAll, "none", "pre"},
+    {"qwen2", "Qwen2ForCausalLM", 32, 0, 1e-6, true, false, false, Windows::kAfterFirst, "none", "pre"},
+    {"qwen3", "Qwen3ForCausalLM", 32, 128, 1e-6, false, true, false, Windows::kAfterFirst, "head", "pre"},
+    {"olmo2", "Olmo2ForCausalLM", 0, 0, 1e-5, false, true, false, Windows::kAll, "full", "post"},
+    {"mixtral",
+     "MixtralForCausalLM",
+     8,
+     0,
+     1e-5,
+     false,
+     false,
+     false,
+     Windows::kAll,
+     "none",
+     "pre",
+     1e6,
+     {.count = "num_local_experts", .width = "intermediate_size"}},
+    {"qwen3_moe",
+     "Qwen3MoeForCausalLM",
+     4,
+     0,
+     1e-6,
+     false,
+     true,
+     false,
+     Windows::kSwitched,
+     "head",
+     "pre",
+     10000,
+     {.count = "num_experts", .width = "moe_intermediate_size", .normalize = false, .sparse_layers = true}},
+    {"olmoe",
+     "OlmoeForCausalLM",
+     0,
+     0,
+     1e-5,
+     false,
+     true,
+     false,
+     Windows::kNone,
+     "full",
+     "pre",
+     10000,
+     {.count = "num_experts", .width = "intermediate_size", .normalize = false}},
 };
 
 /// A number as TOML: a float, whatever its value.
@@ -73,7 +134,7 @@ class Translator {
   void Rotaries(const Rotary& a) {
     Set("family", "\"llama\"");
     const int64_t dim = Integer("dim", "hidden_size"), heads = r_.Integer("num_attention_heads");
-    Integer("layers", "num_hidden_layers");
+    const int64_t layers = Integer("layers", "num_hidden_layers");
     Integer("ffn_dim", "intermediate_size");
     Integer("vocab", "vocab_size");
     length_ = Integer("seq_len", "max_position_embeddings");
@@ -87,13 +148,17 @@ class Translator {
     Set("qkv_bias", a.qkv_bias || biases);
     Set("o_bias", biases);
     Set("mlp_bias", a.mlp_bias && r_.FlagOr("mlp_bias", false));
-    Windows(a);
-    Rope();
+    Window(a);
+    Rope(a.rope_theta);
     Set("tie_embeddings", r_.FlagOr("tie_word_embeddings", false));
     Set("init_std", Float(r_.NumberOr("initializer_range", 0.02)));
     r_.Expect("hidden_act", {"silu", "swish"});
     r_.Expect("partial_rotary_factor", {1.0});
     Rate("attention", "attention_dropout", 0);
+    if (!a.experts.count.empty()) Experts(a.experts, layers);
+    if (a.model_type != "olmoe") return;
+    r_.Expect("clip_qkv", {nullptr});
+    r_.Expect("head_dim", {dim / heads});
   }
 
   void Gpt2() {
@@ -133,14 +198,70 @@ class Translator {
     return value;
   }
 
-  /// The first max_window_layers layers see everything, the others a window.
-  void Windows(const Rotary& a) {
+  /// Keys of [experts], all of them: a run that starts from the weights compares each with its own.
+  void Experts(const ExpertKeys& a, int64_t layers) {
+    const auto set = [&](const char* name, auto value) {
+      keys_.emplace_back(fmt::format("experts.{}", name), fmt::format("{}", value));
+    };
+    const std::string count(a.count), other = count == "num_experts" ? "num_local_experts" : "num_experts";
+    // transformers knows both names, and has written both for the same architecture.
+    set("count", r_.Integer(r_.Find(count) == nullptr && r_.Find(other) != nullptr ? other : count));
+    set("per_token", r_.Integer("num_experts_per_tok"));
+    set("ffn_dim", r_.Integer(std::string(a.width)));
+    set("shared_ffn_dim", 0);
+    const auto [first, every] = a.sparse_layers ? SparseLayers(layers) : std::pair<int64_t, int64_t>(0, 1);
+    set("first_layer", first);
+    set("every", every);
+    set("scores", TomlString(DeckName(RouterScores::kSoftmax)));
+    set("normalize", a.normalize || r_.FlagOr("norm_topk_prob", false));
+    set("scale", Float(1));
+    r_.Expect("router_jitter_noise", {0.0});
+    AuxiliaryLoss();
+  }
+
+  /// Hugging Face adds the loss that balances experts only if the model returns the router's logits.
+  void AuxiliaryLoss() {
+    const bool logits = r_.FlagOr("output_router_logits", false);
+    if (logits && r_.NumberOr("router_aux_loss_coef", 1) != 0)
+      return r_.Refuse("output_router_logits", true, "false, or router_aux_loss_coef = 0");
+    r_.Unused({"output_router_logits", "router_aux_loss_coef"});
+  }
+
+  /// experts.first_layer and experts.every. Layer i, from 0, has experts if it is not in mlp_only_layers and i + 1 is a
+  /// multiple of decoder_sparse_step.
+  std::pair<int64_t, int64_t> SparseLayers(int64_t layers) {
+    const int64_t step = r_.IntegerOr("decoder_sparse_step", 1);
+    const json* listed = r_.Find("mlp_only_layers");
+    const json dense = listed != nullptr ? *listed : json::array();
+    const auto whole = [](const json& layer) { return layer.is_number_integer(); };
+    if (!dense.is_array() || !std::ranges::all_of(dense, whole))
+      return r_.Refuse("mlp_only_layers", dense, "a list of layers"), std::pair<int64_t, int64_t>(0, 1);
+    const std::set<int64_t> without(dense.begin(), dense.end());
+    std::vector<int64_t> sparse;
+    for (int64_t i = step - 1; i < std::min(layers, kManyLayers); i += step)
+      if (!without.contains(i)) sparse.push_back(i);
+    if (sparse.empty()) {
+      r_.Refuse("decoder_sparse_step", step, "a step that leaves layers with experts");
+      return {0, 1};
+    }
+    const int64_t first = sparse[0], every = sparse.size() > 1 ? sparse[1] - first : std::max(step, layers - first);
+    std::vector<int64_t> regular;
+    for (int64_t i = first; i < std::min(layers, kManyLayers); i += every) regular.push_back(i);
+    if (sparse != regular)
+      r_.Refuse("mlp_only_layers", dense, "layers such that each n-th one has experts, from the first that has them");
+    return {first, every};
+  }
+
+  void Window(const Rotary& a) {
+    if (a.windows == Windows::kNone) r_.Expect("sliding_window", {nullptr});
     const int64_t layers = r_.IntegerOr("num_hidden_layers", 1);
     int64_t window = r_.IntegerOr("sliding_window", 0, 0), full = 0;
-    if (a.windows) {
-      full = std::min(layers, r_.IntegerOr("max_window_layers", 28, 0));
-      if (!r_.FlagOr("use_sliding_window", false) || full == layers) window = 0;
-    }
+    if (a.windows == Windows::kAfterFirst) full = std::min(layers, r_.IntegerOr("max_window_layers", 28, 0));
+    const bool switched = a.windows == Windows::kSwitched || a.windows == Windows::kAfterFirst;
+    if (switched && (!r_.FlagOr("use_sliding_window", false) || full == layers)) window = 0;
+    // Versions of transformers differ in whether qwen3_moe heeds it.
+    if (a.windows == Windows::kSwitched && window > 0) r_.Expect("max_window_layers", {0});
+    if (a.windows == Windows::kSwitched) r_.Unused({"max_window_layers"});
     if (window == 0) full = 0;
     Set("sliding_window", window);
     Set("full_attention_layers", full);
@@ -162,12 +283,11 @@ class Translator {
     if (rate != 0) keys_.emplace_back("dropout." + name, Float(rate));
   }
 
-  /// rope_parameters (transformers 5), or rope_theta and rope_scaling.
-  void Rope() {
-    constexpr double kTheta = 10000;
+  /// rope_parameters (transformers 5), or rope_theta and rope_scaling; `otherwise`: the base where both are silent.
+  void Rope(double otherwise) {
     const json* scaling = r_.Find("rope_scaling");
     const json* parameters = r_.Find("rope_parameters");
-    const double theta = r_.NumberOr("rope_theta", kTheta);
+    const double theta = r_.NumberOr("rope_theta", otherwise);
     const json* rope = parameters != nullptr ? parameters : scaling;
     if (rope == nullptr || !rope->is_object()) {
       if (rope != nullptr) r_.Refuse(parameters != nullptr ? "rope_parameters" : "rope_scaling", *rope, "an object");

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -45,6 +46,11 @@ std::string WithoutModel(const std::string& name) {
 /// Tensors that follow from the configuration.
 bool IsBuffer(const std::string& name) {
   return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+/// The first of messages about experts of one layer, and how many others there are.
+std::string FirstOf(const std::vector<std::string>& messages) {
+  return messages.front() + (messages.size() > 1 ? fmt::format(", and {} more alike", messages.size() - 1) : "");
 }
 
 [[noreturn]] void RefuseAll(const std::string& dir, std::vector<std::string> messages) {
@@ -103,38 +109,68 @@ const FolderOfWeights::Place* FolderOfWeights::Find(const std::string& name) con
   return nullptr;
 }
 
-std::vector<std::string> FolderOfWeights::RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted) const {
-  std::vector<std::string> messages, unused;
-  std::set<const SafeTensor*> used;
-  bool has_head = false;
-  for (const SafetensorsWriter::Tensor& tensor : wanted) {
-    has_head = has_head || tensor.name == "lm_head.weight";
+std::vector<FilePart> FolderOfWeights::WayOf(const SafetensorsWriter::Tensor& weight) const {
+  for (std::vector<FilePart>& parts : WaysOf(weight))
+    if (std::ranges::any_of(parts, [&](const FilePart& part) { return Find(part.tensor.name) != nullptr; }))
+      return std::move(parts);
+  return {};
+}
+
+void FolderOfWeights::Locate(const SafetensorsWriter::Tensor& weight, std::vector<std::string>& messages) {
+  const std::vector<FilePart> parts = WayOf(weight);
+  if (parts.empty()) return messages.push_back(fmt::format("{}: missing", weight.name));
+  // Parts of one tensor have the same message.
+  std::vector<std::string> missing, wrong;
+  const auto note = [](std::vector<std::string>& alike, std::string text) {
+    if (std::ranges::find(alike, text) == alike.end()) alike.push_back(std::move(text));
+  };
+  std::vector<Piece>& pieces = pieces_[weight.name];
+  for (const auto& [tensor, first, count] : parts) {
     const Place* place = Find(tensor.name);
     if (place == nullptr) {
-      messages.push_back(fmt::format("{}: missing", tensor.name));
+      note(missing, fmt::format("{}: missing", tensor.name));
       continue;
     }
-    used.insert(place->tensor);
-    if (place->tensor->shape != tensor.shape)
-      messages.push_back(fmt::format("{}: {}, but the model has {}", tensor.name, ToString(place->tensor->shape),
-                                     ToString(tensor.shape)));
     ReadableDtype(*place->file, *place->tensor);
+    if (place->tensor->shape != tensor.shape)
+      note(wrong, fmt::format("{}: {}, but the model has {}", tensor.name, ToString(place->tensor->shape),
+                              ToString(tensor.shape)));
+    pieces.push_back({place, first, count});
   }
+  for (const std::vector<std::string>* alike : {&missing, &wrong})
+    if (!alike->empty()) note(messages, FirstOf(*alike));
+}
+
+std::vector<std::string> FolderOfWeights::RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted) {
+  std::vector<std::string> messages, unused;
+  for (const SafetensorsWriter::Tensor& weight : wanted) Locate(weight, messages);
+  std::set<const SafeTensor*> used;
+  for (const auto& [name, pieces] : pieces_)
+    for (const Piece& piece : pieces) used.insert(piece.place->tensor);
+  const bool has_head = std::ranges::count(wanted, "lm_head.weight", &SafetensorsWriter::Tensor::name) > 0;
+  std::map<std::string, std::vector<std::string>> unknown;
   for (const auto& [name, place] : places_) {
     if (used.contains(place.tensor)) continue;
     if (IsBuffer(name) || (name == "lm_head.weight" && !has_head))
       unused.push_back(name);
     else
-      messages.push_back(fmt::format("{}: unknown to the model", name));
+      unknown[WithoutExpertNumber(name)].push_back(fmt::format("{}: unknown to the model", name));
   }
+  for (const auto& [name, alike] : unknown) messages.push_back(FirstOf(alike));
   if (!messages.empty()) RefuseAll(dir_, std::move(messages));
   return unused;
 }
 
 void FolderOfWeights::Read(const std::string& name, int64_t first, int64_t count, float* out) const {
-  const Place* place = Find(name);
-  CHECK(place != nullptr, "{} has no {}", dir_, name);
-  place->file->Read(*place->tensor, first, count, out);
+  const auto pieces = pieces_.find(name);
+  CHECK(pieces != pieces_.end(), "{} has no {}", dir_, name);
+  int64_t begin = 0;  // of the piece, in the weight
+  for (const Piece& piece : pieces->second) {
+    const int64_t from = std::max(first, begin), to = std::min(first + count, begin + piece.count);
+    if (from < to)
+      piece.place->file->Read(*piece.place->tensor, piece.first + from - begin, to - from, out + (from - first));
+    begin += piece.count;
+  }
 }
 
 std::vector<std::string> FolderOfWeights::Dtypes() const {

@@ -4,12 +4,27 @@
 #include <nlohmann/json.hpp>
 
 #include "espalier/huggingface/model_config.hpp"
+#include "espalier/model/layer_kinds.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 
 using nlohmann::ordered_json;
+
+/// Keys of the experts. OLMoE's norms of all heads have the width of the model.
+void AddExpertKeys(const Deck::Model& m, std::vector<std::string>& keys) {
+  const Deck::Model::Experts& e = m.experts;
+  if (m.qk_norm == QkNorm::kFull && m.heads * m.head_dim != m.dim)
+    keys.push_back(fmt::format("model.head_dim = {}", m.head_dim));
+  keys.push_back(fmt::format("experts.count = {}", e.count));
+  if (e.shared_ffn_dim > 0) keys.push_back(fmt::format("experts.shared_ffn_dim = {}", e.shared_ffn_dim));
+  if (e.first_layer > 0) keys.push_back(fmt::format("experts.first_layer = {}", e.first_layer));
+  if (e.every > 1) keys.push_back(fmt::format("experts.every = {}", e.every));
+  if (e.scores != RouterScores::kSoftmax) keys.push_back(fmt::format("experts.scores = \"{}\"", DeckName(e.scores)));
+  if (!e.normalize) keys.push_back("experts.normalize = false");
+  if (e.scale != 1) keys.push_back(fmt::format("experts.scale = {}", e.scale));
+}
 
 /// The keys in which a model differs from LlamaForCausalLM without biases.
 std::vector<std::string> SpecialKeys(const Deck::Model& m) {
@@ -26,10 +41,32 @@ std::vector<std::string> SpecialKeys(const Deck::Model& m) {
   if (m.sliding_window > 0) keys.push_back(fmt::format("model.sliding_window = {}", m.sliding_window));
   if (m.full_attention_layers > 0)
     keys.push_back(fmt::format("model.full_attention_layers = {}", m.full_attention_layers));
+  if (m.experts.count > 0) AddExpertKeys(m, keys);
   return keys;
 }
 
+/// Layers, from 0, without experts.
+std::vector<int64_t> DenseLayers(const Deck::Model& m) {
+  std::vector<int64_t> dense;
+  for (int l = 1; l <= m.layers; ++l)
+    if (!KindOf(m, l).experts) dense.push_back(l - 1);
+  return dense;
+}
+
+std::string FindSparse(const Deck::Model& m) {
+  const Deck::Model::Experts& e = m.experts;
+  const bool window = m.sliding_window > 0, biased = m.qkv_bias || m.o_bias;
+  if (e.scores != RouterScores::kSoftmax || e.scale != 1 || e.shared_ffn_dim > 0 || m.mlp_bias) return "";
+  if (m.norm_placement != NormPlacement::kPre || m.qkv_bias != m.o_bias) return "";
+  if (window && m.full_attention_layers > 0) return "";
+  if (m.qk_norm == QkNorm::kHead) return "Qwen3MoeForCausalLM";
+  if (!DenseLayers(m).empty()) return "";
+  if (m.qk_norm == QkNorm::kNone) return e.normalize && !biased ? "MixtralForCausalLM" : "";
+  return !window && m.heads * m.head_dim == m.dim ? "OlmoeForCausalLM" : "";
+}
+
 std::string FindRotary(const Deck::Model& m) {
+  if (m.experts.count > 0) return FindSparse(m);
   const bool pre = m.norm_placement == NormPlacement::kPre, window = m.sliding_window > 0;
   const bool alike = m.qkv_bias == m.o_bias;  // one key for both
   if (!pre) return m.qk_norm == QkNorm::kFull && alike && !m.mlp_bias && !window ? "Olmo2ForCausalLM" : "";
@@ -59,11 +96,30 @@ ordered_json RopeScalingJson(const Deck::Model& m) {
 
 void AddWindows(const Deck::Model& m, const std::string& architecture, ordered_json& config) {
   if (architecture == "MistralForCausalLM") config["sliding_window"] = m.sliding_window;
-  if (architecture != "Qwen2ForCausalLM" && architecture != "Qwen3ForCausalLM") return;
+  if (architecture == "MixtralForCausalLM")
+    config["sliding_window"] = m.sliding_window > 0 ? ordered_json(m.sliding_window) : ordered_json(nullptr);
+  if (!architecture.starts_with("Qwen")) return;
   const bool window = m.sliding_window > 0;
   config["use_sliding_window"] = window;
   config["sliding_window"] = window ? ordered_json(m.sliding_window) : ordered_json(nullptr);
   config["max_window_layers"] = window ? m.full_attention_layers : m.layers;
+}
+
+void AddExperts(const Deck::Model& m, const std::string& architecture, ordered_json& config) {
+  const Deck::Model::Experts& e = m.experts;
+  const bool mixtral = architecture == "MixtralForCausalLM", qwen = architecture == "Qwen3MoeForCausalLM";
+  config[mixtral ? "num_local_experts" : "num_experts"] = e.count;
+  config["num_experts_per_tok"] = e.per_token;
+  config[qwen ? "moe_intermediate_size" : "intermediate_size"] = e.ffn_dim;
+  if (!mixtral) config["norm_topk_prob"] = e.normalize;
+  config["output_router_logits"] = false;
+  if (!qwen) return;
+  // Of the layers that the step makes sparse, those listed are dense.
+  const int64_t step = (e.first_layer + 1) % e.every == 0 ? e.every : 1;
+  std::vector<int64_t> listed = DenseLayers(m);
+  std::erase_if(listed, [&](int64_t layer) { return (layer + 1) % step != 0; });
+  config["decoder_sparse_step"] = step;
+  config["mlp_only_layers"] = listed;
 }
 
 ordered_json RotaryJson(const Deck::Model& m, const Deck::Dropout& dropout, const std::string& architecture) {
@@ -79,10 +135,11 @@ ordered_json RotaryJson(const Deck::Model& m, const Deck::Dropout& dropout, cons
                          {"rope_theta", m.rope_theta},
                          {"rope_scaling", RopeScalingJson(m)},
                          {"attention_dropout", dropout.attention}};
-  const bool has_key = architecture != "Qwen2ForCausalLM" && architecture != "MistralForCausalLM";
+  const bool has_key = architecture != "Qwen2ForCausalLM" && !architecture.starts_with("Mi");
   if (has_key) config["attention_bias"] = m.qkv_bias;
   if (architecture == "LlamaForCausalLM") config["mlp_bias"] = m.mlp_bias;
   AddWindows(m, architecture, config);
+  if (m.experts.count > 0) AddExperts(m, architecture, config);
   return config;
 }
 
@@ -100,6 +157,7 @@ ordered_json Gpt2Json(const Deck::Model& m, const Deck::Dropout& dropout) {
 }
 
 std::string ModelType(const std::string& architecture) {
+  if (architecture == "Qwen3MoeForCausalLM") return "qwen3_moe";
   std::string type;
   for (char c : architecture.substr(0, architecture.find(architecture == "GPT2LMHeadModel" ? "LM" : "For")))
     type += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -114,7 +172,7 @@ std::string ArchitectureOf(const Deck::Model& m) {
   throw UserError(
       ExitStatus::kDeck,
       fmt::format("{}: no architecture of Hugging Face has these together (allowed: those of llama, mistral, "
-                  "qwen2, qwen3, olmo2; doc/huggingface.md)",
+                  "qwen2, qwen3, olmo2, mixtral, qwen3_moe, olmoe; doc/huggingface.md)",
                   fmt::join(SpecialKeys(m), ", ")));
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains nine decks for 20 steps on one rank and at pp 2 x dp 2 x tp 2, and compares each run with PyTorch:
+# Trains twelve decks for 20 steps on one rank and at pp 2 x dp 2 x tp 2, and compares each run with PyTorch:
 #
 #   tests/oracle/compare.sh [FOLDER]
 #
@@ -28,12 +28,12 @@ Compare() {
   local log=$folder/$name-$ranks.log status=0
   "${PYTHON:-python3}" "$here/compare_run.py" "$run" >"$log" 2>&1 || status=$?
   if [[ $status -ne 0 ]]; then cat "$log"; fi
-  printf '%-8s %s rank(s): %s\n' "$name" "$ranks" "$(tail -n 1 "$log")"
+  printf '%-9s %s rank(s): %s\n' "$name" "$ranks" "$(tail -n 1 "$log")"
   return "$status"
 }
 
 failed=0
-for name in grouped odd tied gpt2 llama31 mistral qwen2 qwen3 olmo2; do
+for name in grouped odd tied gpt2 llama31 mistral qwen2 qwen3 olmo2 mixtral qwen3_moe olmoe; do
   Compare "$name" 1 || failed=1
   Compare "$name" 8 parallel.pp=2 parallel.dp_shard=2 parallel.tp=2 || failed=1
 done

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes data/NAME_gradients_{untied,tied}.txt: loss and all gradients of small models of several architectures, by
-Hugging Face's in fp64.
+"""Writes data/NAME_gradients_{untied,tied}.txt: loss and all gradients of small models of several architectures, or of
+those named, by Hugging Face's in fp64.
 
 The weights follow oracle.formula_weights, so that a test can make them again. Needs requirements_torch.txt."""
 import os
+import sys
 
 import torch
 
@@ -11,7 +12,7 @@ import oracle
 
 SHAPE = {"layers": 2, "dim": 24, "heads": 4, "kv_heads": 2, "ffn_dim": 40, "vocab": 37, "seq_len": 9,
          "norm_eps": 1e-5, "rope_theta": 10000.0}
-# Per model: what differs from SHAPE, and whether the head is tied.
+# Per model: what differs from SHAPE, whether the head is tied, and [experts] of the deck.
 MODELS = {
     "llama": ({}, (False, True)),
     "gpt2": ({"family": "gpt2"}, (False, True)),
@@ -22,6 +23,10 @@ MODELS = {
                "rope_beta_fast": 4.0, "rope_beta_slow": 0.5}, (True,)),
     "qwen3": ({"head_dim": 8, "qk_norm": "head", "rope_scaling": "linear", "rope_factor": 2.5}, (True,)),
     "olmo2": ({"norm_placement": "post", "qk_norm": "full"}, (False,)),
+    "mixtral": ({"sliding_window": 5}, (False,), {"count": 5, "per_token": 2, "ffn_dim": 13}),
+    "qwen3_moe": ({"head_dim": 8, "qk_norm": "head"}, (False,),
+                  {"count": 6, "per_token": 3, "ffn_dim": 11, "first_layer": 1, "every": 2}),
+    "olmoe": ({"qk_norm": "full"}, (False,), {"count": 7, "per_token": 3, "ffn_dim": 10, "normalize": False}),
 }
 BATCH = 2
 
@@ -46,9 +51,13 @@ def settings(name):
     return SHAPE | {"family": "llama"} | MODELS[name][0]
 
 
+def experts(name):
+    return (*MODELS[name], {})[2]
+
+
 def gradients(name, tied, double):
     """The model after one backward pass, and its mean loss."""
-    model = oracle.build_model({"model": settings(name) | {"tie_embeddings": tied}})
+    model = oracle.build_model({"model": settings(name) | {"tie_embeddings": tied}, "experts": experts(name)})
     if double:
         oracle.compute_in_double(model)
     oracle.set_formula_weights(model)
@@ -73,7 +82,8 @@ def write(name, tied):
     check_fp32(name, tied, model, loss)
     rows = tokens()
     unused = ("family", "kv_heads", "rope_theta") if name == "gpt2" else ("family",)
-    shown = {k: v for k, v in settings(name).items() if k not in unused} | {"batch": BATCH}
+    shown = {k: v for k, v in settings(name).items() if k not in unused}
+    shown |= {f"experts.{k}": v for k, v in experts(name).items()} | {"batch": BATCH}
     text = lambda v: f"{v:g}" if isinstance(v, (int, float)) and not isinstance(v, bool) else str(v).lower()
     shape = ", ".join(f"{k} {text(v)}" for k, v in shown.items()) + (", tied" if tied else ", untied")
     with open(path, "w") as file:
@@ -82,8 +92,9 @@ def write(name, tied):
             file.write(f"{word} {BATCH} {SHAPE['seq_len']}\n")
             file.write(" ".join(str(t) for t in part.flatten().tolist()) + "\n")
         file.write(f"loss {loss:.9g}\n")
-        for parameter_name, parameter in model.named_parameters():
-            weight, gradient = parameter.flatten().tolist(), parameter.grad.flatten().tolist()
+        gradients_by_name = oracle.by_our_names(model, lambda parameter: parameter.grad)
+        for parameter_name, parameter in oracle.by_our_names(model).items():
+            weight, gradient = parameter.flatten().tolist(), gradients_by_name[parameter_name].flatten().tolist()
             extents = " ".join(str(n) for n in parameter.shape)
             file.write(f"parameter {parameter_name} {extents} {weight[0]:.9g} {weight[-1]:.9g}\n")
             file.write(" ".join(f"{g:.9g}" for g in gradient) + "\n")
@@ -91,8 +102,8 @@ def write(name, tied):
 
 
 def main():
-    for name, (_, heads) in MODELS.items():
-        for tied in heads:
+    for name in sys.argv[1:] or MODELS:
+        for tied in MODELS[name][1]:
             write(name, tied)
 
 

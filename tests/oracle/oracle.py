@@ -22,7 +22,10 @@ def load_deck(path):
 
 
 def build_model(deck):
-    """Hugging Face's model in fp32 with the shape of the deck's [model]."""
+    """Hugging Face's model in fp32 with the shape of the deck's [model] and [experts]."""
+    experts = deck.get("experts", {})
+    if experts.get("count", 0) > 0:
+        return build_sparse(deck["model"], experts)
     return {"llama": build_llama, "gpt2": build_gpt2}[deck["model"].get("family", "llama")](deck["model"])
 
 
@@ -53,14 +56,47 @@ def rope_parameters(m):
     return parameters
 
 
-def build_llama(m):
-    """The architecture that has the deck's biases and norms."""
-    common = dict(
+def rotary_config(m):
+    """What the configurations of all architectures with rotary positions have in common."""
+    return dict(
         vocab_size=m["vocab"], hidden_size=m["dim"], intermediate_size=m["ffn_dim"], num_hidden_layers=m["layers"],
         num_attention_heads=m["heads"], num_key_value_heads=m.get("kv_heads", m["heads"]),
         max_position_embeddings=m["seq_len"], rms_norm_eps=m.get("norm_eps", 1e-5), rope_parameters=rope_parameters(m),
         tie_word_embeddings=m.get("tie_embeddings", False), attn_implementation="eager",
-        head_dim=m.get("head_dim", m["dim"] // m["heads"]))
+        head_dim=m.get("head_dim", m["dim"] // m["heads"]), bos_token_id=None, eos_token_id=None, pad_token_id=None)
+
+
+def build_sparse(m, e):
+    """The architecture with experts that has the deck's norms."""
+    config = rotary_config(m) | dict(num_experts_per_tok=e.get("per_token", 1), output_router_logits=False,
+                                     experts_implementation="eager")
+    window, normalize, norm = m.get("sliding_window", 0), e.get("normalize", True), m.get("qk_norm", "none")
+    first, every = e.get("first_layer", 0), e.get("every", 1)
+    dense = [i for i in range(m["layers"]) if i < first or (i - first) % every]
+    bias = m.get("qkv_bias", False)
+    usual = {"mlp_bias": False, "o_bias": bias, "norm_placement": "pre", "full_attention_layers": 0}
+    usual_experts = {"shared_ffn_dim": 0, "scores": "softmax", "scale": 1, "balance_loss": 0, "z_loss": 0}
+    if any(m.get(key, value) != value for key, value in usual.items()) or any(
+            e.get(key, value) != value for key, value in usual_experts.items()):
+        raise SystemExit("no architecture that the oracle knows has experts of this deck")
+    if norm == "head":
+        return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+            **config, num_experts=e["count"], moe_intermediate_size=e["ffn_dim"], norm_topk_prob=normalize,
+            mlp_only_layers=dense, attention_bias=bias, use_sliding_window=window > 0,
+            sliding_window=window or None))
+    config["intermediate_size"] = e["ffn_dim"]
+    if norm == "full" and not dense and not window:
+        return transformers.OlmoeForCausalLM(transformers.OlmoeConfig(
+            **config, num_experts=e["count"], norm_topk_prob=normalize, attention_bias=bias))
+    if norm == "none" and not dense and normalize and not bias:
+        return transformers.MixtralForCausalLM(transformers.MixtralConfig(
+            **config, num_local_experts=e["count"], sliding_window=window or None))
+    raise SystemExit(f"no architecture with experts has the norm {norm} of queries and keys with the deck's other keys")
+
+
+def build_llama(m):
+    """The architecture that has the deck's biases and norms."""
+    common = rotary_config(m)
     qkv, o, mlp = (m.get(f"{part}_bias", False) for part in ("qkv", "o", "mlp"))
     form = m.get("norm_placement", "pre"), m.get("qk_norm", "none")
     if window := m.get("sliding_window", 0):
@@ -79,14 +115,40 @@ def build_llama(m):
 
 
 def compute_in_double(model):
-    """Turns the model and its norms, which compute in fp32 whatever the type, into fp64. RoPE's tables stay fp32."""
+    """Turns the model into fp64, and its norms and routers, which compute in fp32 whatever the type. RoPE's tables stay
+    fp32."""
     def norm(self, x):
         return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    def route(self, x):
+        logits = torch.nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
+        weights, chosen = torch.topk(logits.softmax(-1), self.top_k, dim=-1)
+        if getattr(self, "norm_topk_prob", True):  # Mixtral always
+            weights = weights / weights.sum(-1, keepdim=True)
+        return logits, weights, chosen
+
     model.double()
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = norm.__get__(module)
+        if type(module).__name__.endswith("TopKRouter"):
+            module.forward = route.__get__(module)
     return model
+
+
+def by_our_names(model, part=lambda parameter: parameter):
+    """The parameters of a model, or what `part` makes of each, by their names in Espalier. transformers packs gate_proj
+    and up_proj of all experts of a layer into one tensor; here they are two views of it."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        tensor, (start, _, last) = part(parameter), name.rpartition(".")
+        if start.endswith(".experts") and last == "gate_up_proj":
+            found[f"{start}.gate_proj.weight"], found[f"{start}.up_proj.weight"] = tensor.chunk(2, dim=1)
+        elif start.endswith(".experts"):
+            found[f"{name}.weight"] = tensor
+        else:
+            found[name] = tensor
+    return found
 
 
 def fnv1a64(text):
@@ -109,7 +171,7 @@ def formula_weights(name, shape, scale=0.4):
 
 def set_formula_weights(model):
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in by_our_names(model).items():
             parameter.copy_(torch.from_numpy(formula_weights(name, tuple(parameter.shape))))
 
 

@@ -1,5 +1,6 @@
-// config.json of Hugging Face's models <-> [model] and [dropout] of a deck. Architectures: LlamaForCausalLM,
-// MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Olmo2ForCausalLM, GPT2LMHeadModel.
+// config.json of Hugging Face's models <-> [model], [experts] and [dropout] of a deck. Architectures: LlamaForCausalLM,
+// MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Olmo2ForCausalLM, MixtralForCausalLM, Qwen3MoeForCausalLM,
+// OlmoeForCausalLM, GPT2LMHeadModel.
 #pragma once
 
 #include <string>
@@ -14,7 +15,8 @@ namespace espalier {
 /// The settings that a config.json contains.
 struct ModelConfig {
   std::string architecture;  ///< "LlamaForCausalLM"
-  /// Name and TOML value: all keys of [model] that the weights need, then [dropout].
+  /// Name and TOML value: all keys of [model] that the weights need, then [dropout] and, of a model with experts, all
+  /// of [experts].
   std::vector<std::pair<std::string, std::string>> keys;
   std::vector<std::string> unused;  ///< keys of config.json without a meaning for training
 };

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "espalier/huggingface/expert_tensors.hpp"
 #include "espalier/huggingface/safetensors.hpp"
 
 namespace espalier {
@@ -16,10 +17,11 @@ class FolderOfWeights {
   explicit FolderOfWeights(std::string dir);
 
   const std::string& dir() const { return dir_; }
-  /// Checks names and shapes: throws UserError (kData) with all tensors that are missing, unknown or of another shape.
-  /// Returns the names of tensors that no model needs (buffers, the head of a model whose head is tied).
-  std::vector<std::string> RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted) const;
-  /// Elements [first, first + count) of a weight as fp32.
+  /// Finds the weights of a model, and checks names and shapes: throws UserError (kData) with all tensors that are
+  /// missing, unknown or of another shape; of the experts of a layer the first. Returns the names of tensors that no
+  /// model needs (buffers, the head of a model whose head is tied).
+  std::vector<std::string> RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted);
+  /// Elements [first, first + count) as fp32 of a weight that RequireFit has found.
   void Read(const std::string& name, int64_t first, int64_t count, float* out) const;
   /// Names of the element types of all weights, each once.
   std::vector<std::string> Dtypes() const;
@@ -29,14 +31,23 @@ class FolderOfWeights {
     const SafetensorsFile* file;
     const SafeTensor* tensor;
   };
+  /// Elements [first, first + count) of a tensor.
+  struct Piece {
+    const Place* place;
+    int64_t first, count;
+  };
   void Add(const std::string& name);
   void CheckIndex(const std::map<std::string, std::string>& index) const;
   /// Names of weights in a model without its head lack the model's prefix.
   const Place* Find(const std::string& name) const;
+  /// The parts of a weight, in the first way in which the files have any of them; none if there is no such way.
+  std::vector<FilePart> WayOf(const SafetensorsWriter::Tensor& weight) const;
+  void Locate(const SafetensorsWriter::Tensor& weight, std::vector<std::string>& messages);
 
   std::string dir_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string, Place> places_;
+  std::map<std::string, Place> places_;               ///< by name in the files
+  std::map<std::string, std::vector<Piece>> pieces_;  ///< by name of the weight; they follow one another in it
 };
 
 }  // namespace espalier

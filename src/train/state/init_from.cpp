@@ -28,21 +28,26 @@ constexpr int64_t kElement = sizeof(float);
 
 bool IsHuggingFace(const std::string& from) { return fs::exists(from + "/config.json"); }
 
-/// The deck with model and dropout of a config.json, on one rank: no other keys are compared.
+/// The deck with model, experts and dropout of a config.json, on one rank: no other keys are compared.
 Deck DeckOf(const ModelConfig& config, const Deck& deck, const std::string& from) {
   std::vector<std::string> keys = {"parallel.pp=1",       "parallel.dp_replicate=1", "parallel.dp_shard=1",
                                    "parallel.cp=1",       "parallel.tp=1",           "pipeline.schedule=1f1b",
                                    "pipeline.chunks=1",   "pipeline.split=[]",       "batch.ramp_start=0",
-                                   "dropout.embedding=0", "dropout.residual=0",      "dropout.attention=0"};
+                                   "dropout.embedding=0", "dropout.residual=0",      "dropout.attention=0",
+                                   "experts.count=0"};
   for (const auto& [key, value] : config.keys) keys.push_back(key + "=" + value);
   return SavedDeck(from, EffectiveDeck(deck), keys);
+}
+
+bool IsOfTheModel(const std::string& key) {
+  return key.starts_with("model.") || key.starts_with("experts.") || key.starts_with("dropout.");
 }
 
 /// Refuses weights of another model. Returns the keys that change the outputs of the same weights.
 std::vector<std::string> Compare(const std::string& from, const Deck& saved, const LoadedDeck& now) {
   std::vector<std::string> fixed, others;
   for (const DeckDifference& difference : Differences(saved, now))
-    if (difference.key.starts_with("model.") || difference.key.starts_with("dropout.")) {
+    if (IsOfTheModel(difference.key)) {
       const std::string text =
           fmt::format("{} = {} ({}), {} there", difference.key, difference.now, difference.origin, difference.before);
       if (difference.fixed) fixed.push_back(Hint(text));
@@ -80,7 +85,7 @@ void FillFrom(const FolderOfWeights& weights, const Programs& programs) {
 std::vector<std::string> FromHuggingFace(const std::string& from, const LoadedDeck& loaded, const Programs& programs) {
   const ModelConfig config = ReadModelConfig(from);
   std::vector<std::string> lines = Compare(from, DeckOf(config, loaded.deck, from), loaded);
-  const FolderOfWeights weights(from);
+  FolderOfWeights weights(from);
   std::vector<SafetensorsWriter::Tensor> wanted;
   for (const StateTensor& tensor : programs.tensors())
     if (tensor.name.starts_with(kParameterPrefix))

@@ -71,7 +71,7 @@ std::vector<Variant> Variants() {
     variants.push_back({name + "_reference", model, FindReferenceKernel, tied});
     variants.push_back({name + "_cpu", model, FindCpuKernel, tied});
   };
-  for (const char* model : {"llama", "gpt2", "llama31", "olmo2"}) add(model, false);
+  for (const char* model : {"llama", "gpt2", "llama31", "olmo2", "mixtral", "qwen3_moe", "olmoe"}) add(model, false);
   for (const char* model : {"llama", "gpt2", "qwen2", "qwen3"}) add(model, true);
   return variants;
 }
@@ -206,11 +206,20 @@ TEST(Rope, ScaledFrequenciesAreThoseOfTransformers) {
 
 // Published sizes; tied heads count once.
 TEST(Decks, HaveThePublishedNumberOfParameters) {
-  const std::vector<std::pair<const char*, int64_t>> counts = {
-      {"llama/1b", 1'235'814'400},        {"llama/8b", 8'030'261'248},      {"llama/70b", 70'553'706'496},
-      {"llama/405b", 405'853'388'800},    {"gpt2/124m", 124'439'808},       {"gpt2/1.5b", 1'557'611'200},
-      {"qwen/qwen2.5-0.5b", 494'032'768}, {"qwen/qwen3-0.6b", 596'049'920}, {"olmo2/1b", 1'484'916'736},
-      {"mistral/7b", 7'241'732'096},      {"smollm/135m", 134'515'008}};
+  const std::vector<std::pair<const char*, int64_t>> counts = {{"llama/1b", 1'235'814'400},
+                                                               {"llama/8b", 8'030'261'248},
+                                                               {"llama/70b", 70'553'706'496},
+                                                               {"llama/405b", 405'853'388'800},
+                                                               {"gpt2/124m", 124'439'808},
+                                                               {"gpt2/1.5b", 1'557'611'200},
+                                                               {"qwen/qwen2.5-0.5b", 494'032'768},
+                                                               {"qwen/qwen3-0.6b", 596'049'920},
+                                                               {"olmo2/1b", 1'484'916'736},
+                                                               {"mistral/7b", 7'241'732'096},
+                                                               {"smollm/135m", 134'515'008},
+                                                               {"mixtral/8x7b", 46'702'792'704},
+                                                               {"qwen/qwen3-30b-a3b", 30'532'122'624},
+                                                               {"olmoe/1b-7b", 6'919'161'856}};
   for (const auto& [name, parameters] : counts) {
     const Deck deck = LoadDeck(InTree(fmt::format("inputs/{}.toml", name))).deck;
     EXPECT_EQ(ParameterCount(BuildModel(deck, SplitLayers(deck, 1), 1, Purpose::kTrain)), parameters) << name;

@@ -118,6 +118,17 @@ inline std::vector<std::string> OwnKeys(const std::string& model) {
             "rope_beta_fast=4", "rope_beta_slow=0.5"};
   if (model == "qwen3") return {"head_dim=8", "qk_norm=head", "rope_scaling=linear", "rope_factor=2.5"};
   if (model == "olmo2") return {"norm_placement=post", "qk_norm=full"};
+  if (model == "mixtral") return {"sliding_window=5"};
+  if (model == "qwen3_moe") return {"head_dim=8", "qk_norm=head"};
+  if (model == "olmoe") return {"qk_norm=full"};
+  return {};
+}
+
+/// The same of [experts].
+inline std::vector<std::string> ExpertKeysOf(const std::string& model) {
+  if (model == "mixtral") return {"count=5", "per_token=2", "ffn_dim=13"};
+  if (model == "qwen3_moe") return {"count=6", "per_token=3", "ffn_dim=11", "first_layer=1", "every=2"};
+  if (model == "olmoe") return {"count=7", "per_token=3", "ffn_dim=10", "normalize=false"};
   return {};
 }
 
@@ -127,6 +138,7 @@ inline Deck OracleDeck(const Variant& v) {
       "model.vocab=37", "model.seq_len=9", "model.norm_eps=1e-5", "model.rope_theta=10000",
       "batch.global=2", "batch.micro=2",   "data.format=tokens",  fmt::format("model.tie_embeddings={}", v.tied)};
   for (const std::string& key : OwnKeys(v.model)) keys.push_back("model." + key);
+  for (const std::string& key : ExpertKeysOf(v.model)) keys.push_back("experts." + key);
   return SmallDeck(keys);
 }
 

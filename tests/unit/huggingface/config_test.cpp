@@ -1,0 +1,206 @@
+// config.json of models with experts: what it says becomes keys of a deck and comes back, and the rest is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint_testing.hpp"
+#include "espalier/deck/schema.hpp"
+#include "espalier/huggingface/model_config.hpp"
+#include "espalier/util/error.hpp"
+#include "test_decks.hpp"
+
+namespace espalier {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsSupersetOf;
+using testing::Pair;
+using Strings = std::vector<std::string>;
+
+const json kCommon = {{"hidden_size", 24},        {"num_hidden_layers", 5},       {"num_attention_heads", 4},
+                      {"num_key_value_heads", 2}, {"intermediate_size", 26},      {"vocab_size", 31},
+                      {"num_experts_per_tok", 3}, {"router_aux_loss_coef", 0.02}, {"max_position_embeddings", 40}};
+
+/// A config.json of a small model of this type.
+json Config(const std::string& type, const json& own = json::object()) {
+  json config = kCommon;
+  config["model_type"] = type;
+  config[type == "mixtral" ? "num_local_experts" : "num_experts"] = 7;
+  if (type == "qwen3_moe") config["moe_intermediate_size"] = 10;
+  config.update(own);
+  return config;
+}
+
+class ConfigOfExperts : public testing::Test {
+ protected:
+  ModelConfig Read(const std::string& config) const {
+    std::ofstream(home_.path() + "/config.json") << config;
+    return ReadModelConfig(home_.path());
+  }
+  std::map<std::string, std::string> Keys(const json& config) const {
+    const ModelConfig read = Read(config.dump());
+    return {read.keys.begin(), read.keys.end()};
+  }
+  /// Why it is refused, without the path.
+  Strings Errors(const json& config) const {
+    try {
+      Read(config.dump());
+      return {};
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.status(), ExitStatus::kData);
+      Strings messages;
+      for (const std::string& text : error.messages()) messages.push_back(text.substr(text.find(".json: ") + 7));
+      return messages;
+    }
+  }
+  /// experts.first_layer and experts.every of a Qwen3-MoE with these layers.
+  std::pair<std::string, std::string> Sparse(int layers, int step, const json& dense) const {
+    const auto keys = Keys(Config(
+        "qwen3_moe", {{"num_hidden_layers", layers}, {"decoder_sparse_step", step}, {"mlp_only_layers", dense}}));
+    return {keys.at("experts.first_layer"), keys.at("experts.every")};
+  }
+  /// The deck of what an export of a deck says.
+  Deck ThereAndBack(const Deck& deck) const {
+    Strings overrides;
+    for (const auto& [key, value] : Read(ConfigJson(deck.model, deck.dropout, SafeDtype::kF32)).keys)
+      overrides.push_back(key + "=" + value);
+    return SmallDeck(overrides);
+  }
+
+  TemporaryDirectory home_;
+};
+
+TEST_F(ConfigOfExperts, MixtralsExpertsHaveTheIntermediateSize) {
+  EXPECT_EQ(Read(Config("mixtral").dump()).architecture, "MixtralForCausalLM");
+  const auto keys = Keys(Config("mixtral", {{"sliding_window", 11}, {"router_jitter_noise", 0.0}}));
+  EXPECT_THAT(
+      keys, IsSupersetOf({Pair("experts.count", "7"), Pair("experts.per_token", "3"), Pair("experts.ffn_dim", "26"),
+                          Pair("experts.shared_ffn_dim", "0"), Pair("experts.first_layer", "0"),
+                          Pair("experts.every", "1"), Pair("experts.scores", "\"softmax\""),
+                          Pair("experts.normalize", "true"), Pair("experts.scale", "1.0"), Pair("model.ffn_dim", "26"),
+                          Pair("model.sliding_window", "11"), Pair("model.rope_theta", "1000000.0")}));
+}
+
+TEST_F(ConfigOfExperts, QwensLayersMayBeDense) {
+  const auto keys = Keys(Config("qwen3_moe", {{"head_dim", 8}, {"norm_topk_prob", true}, {"max_window_layers", 48}}));
+  EXPECT_THAT(
+      keys, IsSupersetOf({Pair("experts.count", "7"), Pair("experts.ffn_dim", "10"), Pair("experts.normalize", "true"),
+                          Pair("model.ffn_dim", "26"), Pair("model.qk_norm", "\"head\""), Pair("model.head_dim", "8"),
+                          Pair("model.sliding_window", "0")}));
+  EXPECT_EQ(Keys(Config("qwen3_moe")).at("experts.normalize"), "false");
+  // transformers 5 writes the other name.
+  json renamed = Config("qwen3_moe", {{"num_local_experts", 9}});
+  renamed.erase("num_experts");
+  EXPECT_EQ(Keys(renamed).at("experts.count"), "9");
+  using Text = std::pair<std::string, std::string>;
+  EXPECT_EQ(Sparse(5, 1, nullptr), Text("0", "1"));
+  EXPECT_EQ(Sparse(5, 2, json::array()), Text("1", "2"));
+  EXPECT_EQ(Sparse(4, 3, json::array()), Text("2", "3"));
+  EXPECT_EQ(Sparse(5, 1, {0, 1}), Text("2", "1"));
+  EXPECT_EQ(Sparse(7, 2, {1}), Text("3", "2"));
+  EXPECT_EQ(Sparse(7, 1, {0, 2, 3, 5, 6}), Text("1", "3"));
+  EXPECT_EQ(Sparse(5, 1, {0, 1, 3, 4}), Text("2", "3"));
+  EXPECT_EQ(Sparse(5, 1, {9, 17}), Text("0", "1"));
+}
+
+TEST_F(ConfigOfExperts, OlmoesNormsAreOfAllHeads) {
+  const auto keys = Keys(Config("olmoe", {{"norm_topk_prob", false}, {"clip_qkv", nullptr}}));
+  EXPECT_THAT(
+      keys, IsSupersetOf({Pair("experts.count", "7"), Pair("experts.ffn_dim", "26"), Pair("experts.normalize", "false"),
+                          Pair("model.qk_norm", "\"full\""), Pair("model.norm_placement", "\"pre\""),
+                          Pair("model.head_dim", "6"), Pair("model.rope_theta", "10000.0")}));
+}
+
+TEST_F(ConfigOfExperts, OthersAreRefused) {
+  EXPECT_THAT(Errors(Config("olmoe", {{"clip_qkv", 8.0}, {"head_dim", 8}, {"sliding_window", 9}})),
+              testing::UnorderedElementsAre("clip_qkv = 8.0: cannot be expressed (allowed: null)",
+                                            "head_dim = 8: cannot be expressed (allowed: 6)",
+                                            "sliding_window = 9: cannot be expressed (allowed: null)"));
+  EXPECT_THAT(Errors(Config("mixtral", {{"router_jitter_noise", 0.1}, {"output_router_logits", true}})),
+              ElementsAre("router_jitter_noise = 0.1: cannot be expressed (allowed: 0.0)",
+                          "output_router_logits = true: cannot be expressed (allowed: false, or "
+                          "router_aux_loss_coef = 0)"));
+  EXPECT_THAT(Errors(Config("mixtral", {{"router_aux_loss_coef", 0}, {"output_router_logits", true}})), ElementsAre());
+  EXPECT_THAT(Errors(Config("mixtral", {{"num_experts", 3}})), ElementsAre(HasSubstr("num_experts = 3: unknown key")));
+  EXPECT_THAT(Errors(Config("qwen3_moe", {{"decoder_sparse_step", 6}})),
+              ElementsAre("decoder_sparse_step = 6: cannot be expressed (allowed: a step that leaves layers with "
+                          "experts)"));
+  for (const json& dense : {json{1}, json{0, 3}, json{3, 4}})
+    EXPECT_THAT(Errors(Config("qwen3_moe", {{"mlp_only_layers", dense}})),
+                ElementsAre(HasSubstr(dense.dump() + ": cannot be expressed (allowed: layers such that each n-th one")))
+        << dense;
+  EXPECT_THAT(Errors(Config("qwen3_moe", {{"mlp_only_layers", {0.5}}})), ElementsAre(HasSubstr("a list of layers")));
+  EXPECT_THAT(
+      Errors(Config("qwen3_moe", {{"use_sliding_window", true}, {"sliding_window", 9}, {"max_window_layers", 2}})),
+      ElementsAre("max_window_layers = 2: cannot be expressed (allowed: 0)"));
+  json incomplete = Config("olmoe");
+  incomplete.erase("num_experts");
+  incomplete.erase("num_experts_per_tok");
+  EXPECT_THAT(Errors(incomplete), ElementsAre("num_experts: missing", "num_experts_per_tok: missing"));
+}
+
+TEST_F(ConfigOfExperts, ManyLayersTakeNoTime) {
+  EXPECT_EQ(Sparse(INT32_MAX, 1, json::array()).first, "0");
+  EXPECT_THAT(Errors(Config("qwen3_moe", {{"num_hidden_layers", INT32_MAX}, {"decoder_sparse_step", INT32_MAX}})),
+              ElementsAre(HasSubstr("decoder_sparse_step")));
+}
+
+TEST_F(ConfigOfExperts, AnExportSaysWhatTheDeckSays) {
+  const Strings experts = {"experts.count=7", "experts.per_token=3", "experts.ffn_dim=10"};
+  const std::vector<std::pair<std::string, Strings>> models = {
+      {"MixtralForCausalLM", {"model.ffn_dim=10", "model.head_dim=10", "model.sliding_window=9"}},
+      {"MixtralForCausalLM", {"model.ffn_dim=10", "model.rope_theta=1e6", "model.tie_embeddings=true"}},
+      {"Qwen3MoeForCausalLM", {"model.qk_norm=head", "model.head_dim=8", "experts.normalize=false"}},
+      {"Qwen3MoeForCausalLM", {"model.qk_norm=head", "experts.first_layer=1", "experts.every=2"}},
+      {"Qwen3MoeForCausalLM", {"model.qk_norm=head", "experts.first_layer=1", "experts.every=3"}},
+      {"Qwen3MoeForCausalLM", {"model.qk_norm=head", "experts.first_layer=2", "model.sliding_window=7"}},
+      {"Qwen3MoeForCausalLM", {"model.qk_norm=head", "model.layers=9", "experts.first_layer=5", "experts.every=2"}},
+      {"OlmoeForCausalLM", {"model.ffn_dim=10", "model.qk_norm=full", "experts.normalize=false"}},
+      {"OlmoeForCausalLM", {"model.ffn_dim=10", "model.qk_norm=full", "dropout.attention=0.25"}}};
+  for (const auto& [architecture, own] : models) {
+    Strings overrides = experts;
+    overrides.insert(overrides.end(), own.begin(), own.end());
+    const Deck deck = SmallDeck(overrides);
+    EXPECT_EQ(ArchitectureOf(deck.model), architecture);
+    const Deck back = ThereAndBack(deck);
+    for (const DeckKey& key : DeckSchema())
+      EXPECT_EQ(ToToml(Get(back, key)), ToToml(Get(deck, key))) << architecture << " " << key.FullName();
+  }
+}
+
+TEST_F(ConfigOfExperts, ArchitecturesThatDoNotExistAreNamed) {
+  const auto why = [](const std::string& own) -> std::string {
+    Strings overrides = {"experts.count=7", "experts.per_token=3", "experts.ffn_dim=10"};
+    for (size_t begin = 0; begin < own.size();) {
+      const size_t end = std::min(own.find(' ', begin), own.size());
+      overrides.push_back(own.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    try {
+      return ArchitectureOf(SmallDeck(overrides).model);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.status(), ExitStatus::kDeck);
+      return error.what();
+    }
+  };
+  EXPECT_THAT(why("experts.scores=sigmoid"),
+              HasSubstr("experts.count = 7, experts.scores = \"sigmoid\": no architecture of Hugging Face has these "
+                        "together (allowed: those of llama, mistral, qwen2, qwen3, olmo2, mixtral, qwen3_moe, olmoe;"));
+  EXPECT_THAT(why("experts.shared_ffn_dim=6"), HasSubstr("experts.shared_ffn_dim = 6: no arch"));
+  EXPECT_THAT(why("experts.scale=2.5"), HasSubstr("experts.scale = 2.5: no arch"));
+  EXPECT_THAT(why("experts.normalize=false"), HasSubstr("experts.normalize = false: no arch"));
+  EXPECT_THAT(why("experts.first_layer=1 experts.every=2"),
+              HasSubstr("experts.first_layer = 1, experts.every = 2: no arch"));
+  EXPECT_THAT(why("model.qk_norm=full model.head_dim=8"),
+              HasSubstr("model.qk_norm = \"full\", model.head_dim = 8, experts.count = 7: no arch"));
+  EXPECT_THAT(why("model.qkv_bias=true"), HasSubstr("model.qkv_bias = true, experts.count = 7: no arch"));
+  EXPECT_THAT(why("model.norm_placement=post model.qk_norm=full"), HasSubstr("model.norm_placement = \"post\""));
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,210 @@
+// Weights of a folder: every form in which files have experts gives the same values, and an export splits them again.
+#include "espalier/huggingface/weights.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "checkpoint_testing.hpp"
+#include "espalier/huggingface/expert_tensors.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+using Tensor = SafetensorsWriter::Tensor;
+using testing::ElementsAre;
+using Strings = std::vector<std::string>;
+
+constexpr int64_t kExperts = 5, kFfn = 3, kDim = 7;
+
+/// The weights of a model whose second layer has experts.
+const std::vector<Tensor> kModel = {
+    {"model.layers.0.mlp.up_proj.weight", {11, kDim}},
+    {"model.layers.1.mlp.gate.weight", {kExperts, kDim}},
+    {"model.layers.1.mlp.experts.gate_proj.weight", {kExperts, kFfn, kDim}},
+    {"model.layers.1.mlp.experts.up_proj.weight", {kExperts, kFfn, kDim}},
+    {"model.layers.1.mlp.experts.down_proj.weight", {kExperts, kDim, kFfn}},
+};
+
+/// Element i of a weight; all elements of the model differ.
+float Value(size_t weight, int64_t i) { return static_cast<float>(1000 * static_cast<int64_t>(weight) + i) + 0.25f; }
+
+std::vector<float> ValuesOf(size_t weight) {
+  std::vector<float> values(static_cast<size_t>(Volume(kModel[weight].shape)));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = Value(weight, static_cast<int64_t>(i));
+  return values;
+}
+
+struct Stored {
+  Tensor tensor;
+  std::vector<float> values;
+};
+
+/// A tensor whose elements are those of `weight` from `first` on.
+Stored Part(std::string name, Shape shape, size_t weight, int64_t first = 0) {
+  std::vector<float> values(static_cast<size_t>(Volume(shape)));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = Value(weight, first + static_cast<int64_t>(i));
+  return {{std::move(name), std::move(shape)}, std::move(values)};
+}
+
+/// One tensor per expert, with these names of layer, gate, up and down.
+std::vector<Stored> PerExpert(const std::string& layer, const Strings& names) {
+  std::vector<Stored> stored = {Part(kModel[0].name, kModel[0].shape, 0),
+                                Part(layer + ".gate.weight", kModel[1].shape, 1)};
+  for (int64_t j = 0; j < kExperts; ++j)
+    for (size_t p = 0; p < 3; ++p)
+      stored.push_back(Part(fmt::format("{}.experts.{}.{}.weight", layer, j, names[p]),
+                            p < 2 ? Shape{kFfn, kDim} : Shape{kDim, kFfn}, p + 2, j * kFfn * kDim));
+  return stored;
+}
+std::vector<Stored> OfQwen() { return PerExpert("model.layers.1.mlp", {"gate_proj", "up_proj", "down_proj"}); }
+std::vector<Stored> OfMixtral() { return PerExpert("model.layers.1.block_sparse_moe", {"w1", "w3", "w2"}); }
+std::vector<Stored> Packed() {
+  std::vector<Stored> stored = {Part(kModel[0].name, kModel[0].shape, 0), Part(kModel[1].name, kModel[1].shape, 1)};
+  Stored both{{"model.layers.1.mlp.experts.gate_up_proj", {kExperts, 2 * kFfn, kDim}}, {}};
+  for (int64_t j = 0; j < kExperts; ++j)
+    for (size_t weight : {2, 3})
+      for (int64_t i = 0; i < kFfn * kDim; ++i) both.values.push_back(Value(weight, j * kFfn * kDim + i));
+  stored.push_back(both);
+  stored.push_back(Part("model.layers.1.mlp.experts.down_proj", kModel[4].shape, 4));
+  return stored;
+}
+
+class WeightsOfExperts : public testing::Test {
+ protected:
+  /// Writes `files` files, to which the tensors go in turns.
+  FolderOfWeights Folder(const std::vector<Stored>& stored, size_t files = 1) {
+    const std::string dir = fmt::format("{}/{}", home_.path(), ++folders_);
+    fs::create_directory(dir);
+    nlohmann::json map;
+    for (size_t f = 0; f < files; ++f) {
+      const std::string name = files == 1 ? "model.safetensors" : fmt::format("part-{}.safetensors", f);
+      std::vector<Tensor> header;
+      for (size_t t = f; t < stored.size(); t += files) header.push_back(stored[t].tensor);
+      SafetensorsWriter writer(dir + "/" + name, SafeDtype::kF32, header);
+      for (size_t t = f; t < stored.size(); t += files) {
+        writer.Append(stored[t].values.data(), std::ssize(stored[t].values));
+        map[stored[t].tensor.name] = name;
+      }
+      writer.Close();
+    }
+    if (files > 1) std::ofstream(dir + "/model.safetensors.index.json") << nlohmann::json{{"weight_map", map}};
+    return FolderOfWeights(dir);
+  }
+  /// What does not fit, after the line that says so.
+  Strings Refusal(const std::vector<Stored>& stored) {
+    FolderOfWeights weights = Folder(stored);
+    try {
+      weights.RequireFit(kModel);
+      return {};
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.status(), ExitStatus::kData);
+      Strings messages;  // without the indent
+      for (size_t i = 1; i < error.messages().size(); ++i) messages.push_back(error.messages()[i].substr(2));
+      return messages;
+    }
+  }
+
+  TemporaryDirectory home_;
+  int folders_ = 0;
+};
+
+TEST_F(WeightsOfExperts, AreReadFromEveryForm) {
+  std::vector<Stored> without_prefix = OfQwen();
+  for (Stored& one : without_prefix) one.tensor.name = one.tensor.name.substr(std::string("model.").size());
+  for (const std::vector<Stored>& stored : {OfQwen(), OfMixtral(), Packed(), without_prefix})
+    for (const size_t files : {1, 4}) {
+      FolderOfWeights weights = Folder(stored, files);
+      EXPECT_THAT(weights.RequireFit(kModel), ElementsAre());
+      for (size_t w = 0; w < kModel.size(); ++w) {
+        const std::vector<float> expected = ValuesOf(w);
+        std::vector<float> whole(expected.size());
+        weights.Read(kModel[w].name, 0, std::ssize(whole), whole.data());
+        EXPECT_EQ(whole, expected) << kModel[w].name << " of " << stored[2].tensor.name;
+        // Every range, most of which begin and end inside of experts.
+        for (int64_t first = 0; first < std::ssize(whole); first += 4)
+          for (int64_t count = 1; first + count <= std::ssize(whole); count += 9) {
+            std::vector<float> range(static_cast<size_t>(count));
+            weights.Read(kModel[w].name, first, count, range.data());
+            ASSERT_EQ(range, std::vector(expected.begin() + first, expected.begin() + first + count));
+          }
+      }
+    }
+}
+
+TEST_F(WeightsOfExperts, AreSplitByAnExport) {
+  const auto names = [](const char* architecture) {
+    Strings found;
+    for (const Tensor& weight : kModel)
+      for (const Tensor& tensor : ExportedTensors(weight, architecture))
+        found.push_back(fmt::format("{} {}", tensor.name, ToString(tensor.shape)));
+    return found;
+  };
+  const auto expected = [](const std::vector<Stored>& stored) {
+    Strings found;
+    for (const Stored& one : stored) found.push_back(fmt::format("{} {}", one.tensor.name, ToString(one.tensor.shape)));
+    return found;
+  };
+  EXPECT_THAT(names("MixtralForCausalLM"), testing::UnorderedElementsAreArray(expected(OfMixtral())));
+  for (const char* architecture : {"Qwen3MoeForCausalLM", "OlmoeForCausalLM"})
+    EXPECT_THAT(names(architecture), testing::UnorderedElementsAreArray(expected(OfQwen())));
+  EXPECT_EQ(names("MixtralForCausalLM")[2], "model.layers.1.block_sparse_moe.experts.0.w1.weight [3,7]");
+  EXPECT_EQ(names("MixtralForCausalLM")[6], "model.layers.1.block_sparse_moe.experts.4.w1.weight [3,7]");
+}
+
+TEST_F(WeightsOfExperts, EachTensorHasOneMessage) {
+  const auto without = [](std::vector<Stored> stored, const std::function<bool(const std::string&)>& gone) {
+    std::erase_if(stored, [&](const Stored& one) { return gone(one.tensor.name); });
+    return stored;
+  };
+  const auto contains = [](const char* text) {
+    return [text](const std::string& name) { return name.find(text) != name.npos; };
+  };
+  EXPECT_THAT(Refusal(without(OfQwen(), contains(".3.up_proj"))),
+              ElementsAre("model.layers.1.mlp.experts.3.up_proj.weight: missing"));
+  EXPECT_THAT(Refusal(without(OfMixtral(),
+                              [](const std::string& name) {
+                                return name.ends_with("0.w2.weight") || name.ends_with("2.w2.weight") ||
+                                       name.ends_with("3.w2.weight");
+                              })),
+              ElementsAre("model.layers.1.block_sparse_moe.experts.0.w2.weight: missing, and 2 more alike"));
+  EXPECT_THAT(Refusal(without(OfQwen(), contains(".down_proj"))),
+              ElementsAre("model.layers.1.mlp.experts.down_proj.weight: missing"));
+  EXPECT_THAT(Refusal(without(Packed(), contains("gate_up_proj"))),
+              ElementsAre("model.layers.1.mlp.experts.gate_proj.weight: missing",
+                          "model.layers.1.mlp.experts.up_proj.weight: missing"));
+
+  std::vector<Stored> more = OfQwen();
+  for (int64_t j : {5, 6}) more.push_back(Part(fmt::format("model.layers.1.mlp.experts.{}.up_proj.weight", j), {1}, 3));
+  EXPECT_THAT(Refusal(more),
+              ElementsAre("model.layers.1.mlp.experts.5.up_proj.weight: unknown to the model, and 1 more "
+                          "alike"));
+  std::vector<Stored> turned = OfQwen();
+  for (Stored& one : turned)
+    if (one.tensor.shape == Shape{kDim, kFfn}) one.tensor.shape = {kFfn, kDim};
+  EXPECT_THAT(Refusal(turned),
+              ElementsAre("model.layers.1.mlp.experts.0.down_proj.weight: [3,7], but the model has [7,"
+                          "3], and 4 more alike"));
+  std::vector<Stored> fewer = Packed();
+  fewer[2].tensor.shape = {kExperts - 1, 2 * kFfn, kDim};
+  fewer[2].values.resize(static_cast<size_t>(Volume(fewer[2].tensor.shape)));
+  EXPECT_THAT(Refusal(fewer),
+              ElementsAre("model.layers.1.mlp.experts.gate_up_proj: [4,6,7], but the model has [5,6,7]"));
+}
+
+TEST(ExpertNames, LoseTheirNumber) {
+  EXPECT_EQ(WithoutExpertNumber("model.layers.1.mlp.experts.12.up_proj.weight"),
+            "model.layers.1.mlp.experts.*.up_proj.weight");
+  for (const char* name : {"model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.experts.gate_up_proj",
+                           "model.layers.1.mlp.experts.", "experts.3"})
+    EXPECT_EQ(WithoutExpertNumber(name), name);
+}
+
+}  // namespace
+}  // namespace espalier

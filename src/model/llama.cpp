@@ -18,8 +18,6 @@
 // In training, dropout drops probabilities of attention.
 #include <fmt/core.h>
 
-#include <map>
-
 #include "espalier/model/layer_kinds.hpp"
 #include "espalier/model/router_losses.hpp"
 #include "families.hpp"
@@ -160,20 +158,18 @@ class Llama final : public TransformerWriter {
     const int weights = Route(logits, e, gate);
     const int rows = b_.Cheap(b_.Emit(
         OpKind::kDispatch, {n, b_.Output(weights, 1), weights},
-        {experts + "rows", experts + "row_weights", experts + "row_experts", experts + "places"}, {ExpertCount(e), {}}));
+        {experts + "rows", experts + "row_weights", experts + "row_experts", experts + "places"},
+        {{{"experts", double(e.count)}}, {}}));
     const auto grouped = [&](int x, const char* name, Shape matrix, ParameterInit init) {
       const int w = b_.Parameter(experts + name + ".weight", {e.count, matrix[0], matrix[1]}, "experts,whole,whole", init);
       return b_.Emit(OpKind::kGroupedMatmul, {x, w, b_.Output(rows, 2)}, {experts + name + ".out"},
-                     {ExpertCount(e), {{"spec", "bsrk,enk->bsrn"}}});
+                     {{{"experts", double(e.count)}}, {{"spec", "bsrk,enk->bsrn"}}});
     };
     const int gates = grouped(rows, "gate_proj", {e.ffn_dim, m_.dim}, normal_);
     const int up = grouped(rows, "up_proj", {e.ffn_dim, m_.dim}, normal_);
     const int h = b_.Cheap(b_.Emit(OpKind::kWeightedSwiglu, {gates, up, b_.Output(rows, 1)}, {experts + "act"}));
     const int down = grouped(h, "down_proj", {m_.dim, e.ffn_dim}, output_);
     return b_.Emit(OpKind::kCombine, {down, b_.Output(rows, 3)}, {experts + "out"}, {}, kStream);
-  }
-  static std::map<std::string, double> ExpertCount(const Deck::Model::Experts& e) {
-    return {{"experts", double(e.count)}};
   }
 
   /// The weights of each token's experts; the experts are the second output.
@@ -189,7 +185,7 @@ class Llama final : public TransformerWriter {
     const int chosen = b_.Output(weights, 1);
     if (forward_.purpose != Purpose::kTrain) return weights;
     if (e.bias && e.bias_rate > 0)
-      b_.Emit(OpKind::kExpertLoad, {chosen}, {LoadName(bias_name)}, {ExpertCount(e), {}});
+      b_.Emit(OpKind::kExpertLoad, {chosen}, {LoadName(bias_name)}, {{{"experts", double(e.count)}}, {}});
     RouterLosses(logits, chosen, e, gate);
     return weights;
   }

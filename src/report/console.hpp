@@ -1,6 +1,7 @@
 // The console of a run. It never delays training.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <string>

@@ -1,6 +1,7 @@
 // Reads JSON strictly: every error names the file, the place in it, the value and what is allowed.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>

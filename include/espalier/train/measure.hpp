@@ -1,6 +1,7 @@
 // Measures this machine for a cluster file: kernels of decks in their own programs, messages between the ranks.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

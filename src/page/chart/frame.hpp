@@ -1,6 +1,7 @@
 // Common parts of all charts: title, legend, axes, grid, and lines across.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

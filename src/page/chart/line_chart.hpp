@@ -1,6 +1,7 @@
 // Curves over steps.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // Maps values to pixels.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

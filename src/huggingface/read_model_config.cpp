@@ -140,7 +140,9 @@ class Translator {
     length_ = Integer("seq_len", "max_position_embeddings");
     Set("heads", heads);
     Set("kv_heads", r_.IntegerOr("num_key_value_heads", a.kv_heads > 0 ? a.kv_heads : heads));
-    Set("head_dim", r_.IntegerOr("head_dim", a.head_dim > 0 ? a.head_dim : dim / heads));
+    const int64_t head_dim = r_.IntegerOr("head_dim", a.head_dim > 0 ? a.head_dim : dim / heads);
+    Set("head_dim", head_dim);
+    Set("rope_dim", head_dim);
     Set("norm_eps", Float(r_.NumberOr("rms_norm_eps", a.norm_eps)));
     Set("norm_placement", TomlString(a.norm_placement));
     Set("qk_norm", TomlString(a.qk_norm));
@@ -209,6 +211,9 @@ class Translator {
     set("per_token", r_.Integer("num_experts_per_tok"));
     set("ffn_dim", r_.Integer(std::string(a.width)));
     set("shared_ffn_dim", 0);
+    set("shared_gate", false);
+    set("groups", 1);
+    set("bias", false);
     const auto [first, every] = a.sparse_layers ? SparseLayers(layers) : std::pair<int64_t, int64_t>(0, 1);
     set("first_layer", first);
     set("every", every);

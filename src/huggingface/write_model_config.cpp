@@ -24,6 +24,8 @@ void AddExpertKeys(const Deck::Model& m, std::vector<std::string>& keys) {
   if (e.scores != RouterScores::kSoftmax) keys.push_back(fmt::format("experts.scores = \"{}\"", DeckName(e.scores)));
   if (!e.normalize) keys.push_back("experts.normalize = false");
   if (e.scale != 1) keys.push_back(fmt::format("experts.scale = {}", e.scale));
+  if (e.groups > 1) keys.push_back(fmt::format("experts.groups = {}", e.groups));
+  if (e.bias) keys.emplace_back("experts.bias = true");
 }
 
 /// The keys in which a model differs from LlamaForCausalLM without biases.
@@ -38,6 +40,7 @@ std::vector<std::string> SpecialKeys(const Deck::Model& m) {
   flag("qkv_bias", m.qkv_bias);
   flag("o_bias", m.o_bias);
   flag("mlp_bias", m.mlp_bias);
+  if (m.rope_dim != m.head_dim) keys.push_back(fmt::format("model.rope_dim = {}", m.rope_dim));
   if (m.sliding_window > 0) keys.push_back(fmt::format("model.sliding_window = {}", m.sliding_window));
   if (m.full_attention_layers > 0)
     keys.push_back(fmt::format("model.full_attention_layers = {}", m.full_attention_layers));
@@ -57,6 +60,7 @@ std::string FindSparse(const Deck::Model& m) {
   const Deck::Model::Experts& e = m.experts;
   const bool window = m.sliding_window > 0, biased = m.qkv_bias || m.o_bias;
   if (e.scores != RouterScores::kSoftmax || e.scale != 1 || e.shared_ffn_dim > 0 || m.mlp_bias) return "";
+  if (e.groups > 1 || e.bias) return "";
   if (m.norm_placement != NormPlacement::kPre || m.qkv_bias != m.o_bias) return "";
   if (window && m.full_attention_layers > 0) return "";
   if (m.qk_norm == QkNorm::kHead) return "Qwen3MoeForCausalLM";
@@ -66,6 +70,7 @@ std::string FindSparse(const Deck::Model& m) {
 }
 
 std::string FindRotary(const Deck::Model& m) {
+  if (m.rope_dim != m.head_dim) return "";
   if (m.experts.count > 0) return FindSparse(m);
   const bool pre = m.norm_placement == NormPlacement::kPre, window = m.sliding_window > 0;
   const bool alike = m.qkv_bias == m.o_bias;  // one key for both

@@ -8,14 +8,20 @@ namespace {
 /// The source of the random bits for the t-th parameter of a call.
 WordStream RoundingOf(const Reader& r, const Tensor& state, size_t t) {
   if (state.dtype == Dtype::kF32) return {};
-  CHECK(state.shape.size() == 1 || state.shape.size() == 2, "moments {} are no matrix and no vector",
-        ToString(state.shape));
-  const size_t last = state.shape.size() - 1;
-  const WordStream stream{r.Key("rounding", t), last == 0 ? 0 : StartOf(state, 0), StartOf(state, last),
-                          state.shape[last]};
-  CHECK(stream.row + (last == 0 ? 0 : state.shape[0]) <= int64_t{1} << 32 &&
-            stream.column + stream.columns <= int64_t{1} << 34,
-        "moments {} at {} are too large for their random bits", ToString(state.shape), ToString(state.start));
+  const Shape& shape = state.shape;
+  CHECK(!shape.empty() && shape.size() <= 3, "moments {} are no vector, matrix or matrices", ToString(shape));
+  const size_t last = shape.size() - 1;
+  WordStream stream{r.Key("rounding", t), last == 0 ? 0 : StartOf(state, last - 1), StartOf(state, last), shape[last]};
+  int64_t end = stream.row + (last == 0 ? 0 : shape[last - 1]);  // of rows
+  if (last == 2) {
+    CHECK(end <= kRowsOfMatrix, "moments {} at {}: a matrix has too many rows for its random bits", ToString(shape),
+          ToString(state.start));
+    stream.row += StartOf(state, 0) * kRowsOfMatrix;
+    stream.rows = shape[1];
+    end = (StartOf(state, 0) + shape[0]) * kRowsOfMatrix;
+  }
+  CHECK(end <= int64_t{1} << 32 && stream.column + stream.columns <= int64_t{1} << 34,
+        "moments {} at {} are too large for their random bits", ToString(shape), ToString(state.start));
   return stream;
 }
 

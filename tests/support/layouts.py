@@ -243,24 +243,6 @@ def plain_table():
     add(2, 1, 2, 1, 2, model=[*ALL_HEADS, *BIASES, *TIED], keys=schedule("zbv", 2))
     add(1, 1, 1, 2, 2, model=[*MANY_HEADS, *ALL_HEADS, *NARROW_HEADS], keys=[ALL_TO_ALL, strips])
 
-    # Experts, with every axis, their losses, uneven shards and all that recomputes or moves their rows.
-    for axis in range(5):
-        add(*(2 if a == axis else 1 for a in range(5)), model=EXPERTS, keys=[RING] if axis == 3 else [])
-    add(1, 1, 2, 1, 2, model=[*SOME_EXPERTS, *ROUTER_LOSSES], steps=20)
-    add(2, 1, 2, 1, 2, model=[*EXPERTS, *ROUTER_LOSSES, *SIGMOID], keys=[ZERO2, EACH])
-    add(2, 2, 1, 2, 1, model=[*SOME_EXPERTS, *ROUTER_LOSSES, *SIGMOID, "experts.normalize=false"], keys=[ALL_GATHER])
-    add(1, 1, 2, 2, 1, model=[*EXPERTS, *ROUTER_LOSSES], keys=[ALL_TO_ALL, SELECTIVE])
-    add(1, 1, 1, 1, 2, model=[*EXPERTS, *ROUTER_LOSSES, "model.seq_len=23"], keys=[NO_SP, FULL])
-    add(1, 1, 3, 1, 2, model=["batch.global=12", *UNEVEN, *SOME_EXPERTS, *TIED], keys=[ZERO3])
-    add(1, 1, 1, 1, 4, model=[*ONE_KV_HEAD, *EXPERTS, *POST, *ALL_HEADS], keys=[strips])
-    add(2, 1, 1, 1, 2, model=[*SOME_EXPERTS, "batch.micro=2"], keys=[strips, FULL])
-    add(2, 1, 2, 1, 1, model=[*EIGHT_LAYERS, *EXPERTS, "experts.every=2"], keys=schedule("zbv", 2))
-    add(2, 1, 1, 1, 2, model=[*EIGHT_LAYERS, *SOME_EXPERTS, *ROUTER_LOSSES], keys=[*schedule("dualpipev", 2), EACH])
-    add(1, 1, 2, 1, 2, model=[*GROUPED, "experts.first_layer=2"], keys=[ZERO3], steps=20)
-    add(2, 2, 1, 2, 1, model=[*GROUPED, *ROUTER_LOSSES], keys=[RING, EACH])
-    add(1, 2, 2, 1, 2, model=[*GROUPED, "experts.shared_ffn_dim=17", "experts.shared_gate=true"], keys=[FULL])
-    add(1, 2, 2, 1, 1, model=[*SOME_EXPERTS, *DOCUMENTS, "experts.count=3", "experts.per_token=3"], keys=[ALWAYS])
-
     # GPT-2, tied and untied.
     gpt2 = lambda *degrees, **more: add(*degrees, deck=GPT2, **more)
     gpt2(2, 1, 1, 1, 1)
@@ -365,4 +347,21 @@ def plain_table():
     add(1, 1, 2, 1, 2, model=POST, keys=[JOIN, FULL])
     add(1, 1, 2, 1, 2, model=[*MUON, *UNEVEN], keys=[JOIN])
     half(2, 1, 2, 1, 2, keys=[JOIN, SELECTIVE])
+    # Experts, with every axis, their losses, uneven shards and all that recomputes or moves their rows.
+    for axis in range(5):
+        add(*(2 if a == axis else 1 for a in range(5)), model=EXPERTS, keys=[RING] if axis == 3 else [])
+    add(1, 1, 2, 1, 2, model=[*SOME_EXPERTS, *ROUTER_LOSSES], steps=20)
+    add(2, 1, 2, 1, 2, model=[*EXPERTS, *ROUTER_LOSSES, *SIGMOID], keys=[ZERO2, EACH])
+    add(2, 2, 1, 2, 1, model=[*SOME_EXPERTS, *ROUTER_LOSSES, *SIGMOID, "experts.normalize=false"], keys=[ALL_GATHER])
+    add(1, 1, 2, 2, 1, model=[*EXPERTS, *ROUTER_LOSSES], keys=[ALL_TO_ALL, SELECTIVE])
+    add(1, 1, 1, 1, 2, model=[*EXPERTS, *ROUTER_LOSSES, "model.seq_len=23"], keys=[NO_SP, FULL])
+    add(1, 1, 3, 1, 2, model=["batch.global=12", *UNEVEN, *SOME_EXPERTS, *TIED], keys=[ZERO3])
+    add(1, 1, 1, 1, 4, model=[*ONE_KV_HEAD, *EXPERTS, *POST, *ALL_HEADS], keys=[strips])
+    add(2, 1, 1, 1, 2, model=[*SOME_EXPERTS, "batch.micro=2"], keys=[strips, FULL])
+    add(2, 1, 2, 1, 1, model=[*EIGHT_LAYERS, *EXPERTS, "experts.every=2"], keys=schedule("zbv", 2))
+    add(2, 1, 1, 1, 2, model=[*EIGHT_LAYERS, *SOME_EXPERTS, *ROUTER_LOSSES], keys=[*schedule("dualpipev", 2), EACH])
+    add(1, 1, 2, 1, 2, model=[*GROUPED, "experts.first_layer=2"], keys=[ZERO3], steps=20)
+    add(2, 2, 1, 2, 1, model=[*GROUPED, *ROUTER_LOSSES], keys=[RING, EACH])
+    add(1, 2, 2, 1, 2, model=[*GROUPED, "experts.shared_ffn_dim=17", "experts.shared_gate=true"], keys=[FULL])
+    add(1, 2, 2, 1, 1, model=[*SOME_EXPERTS, *DOCUMENTS, "experts.count=3", "experts.per_token=3"], keys=[ALWAYS])
     return rows

@@ -41,7 +41,7 @@ __global__ void CountSlots(DispatchArgs a, int32_t* counts) {
 }
 
 /// Counts become the rows at which the slots of each part and expert begin. One block.
-__global__ void FindFirstRows(int32_t* counts, int64_t parts, int64_t experts) {
+__global__ void __launch_bounds__(kScanThreads) FindFirstRows(int32_t* counts, int64_t parts, int64_t experts) {
   constexpr int kAtOnce = 16;  // loads in flight
   int32_t row = 0;
   for (int64_t first = 0; first < experts; first += kScanThreads) {

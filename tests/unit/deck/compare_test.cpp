@@ -93,8 +93,8 @@ TEST(Compare, B4TheWeightsBelongToTheseKeys) {
       KeysThat(&DeckDifference::computes, saved, now),
       ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.head_dim", "model.ffn_dim",
                   "model.vocab", "model.seq_len", "model.norm_eps", "model.norm_placement", "model.qk_norm",
-                  "model.qkv_bias", "model.o_bias", "model.mlp_bias", "model.rope_theta", "model.rope_scaling",
-                  "model.rope_factor", "model.rope_original_seq_len", "model.tie_embeddings"));
+                  "model.qkv_bias", "model.o_bias", "model.mlp_bias", "model.rope_dim", "model.rope_theta",
+                  "model.rope_scaling", "model.rope_factor", "model.rope_original_seq_len", "model.tie_embeddings"));
 }
 
 TEST(Compare, B4AFamilyWithLearnedPositionsKeepsItsLength) {

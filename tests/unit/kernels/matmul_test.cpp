@@ -16,6 +16,9 @@ TEST_P(Kernels, Bias) {
 
 TEST_P(Kernels, MatmulWithBias) {
   const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
+  // cuBLASLt may round a product to bf16 before it adds the bias (seen on an H200). A bias below 3 leaves a small sum of
+  // products below 4 only, which are then off by 2^-7 at most.
+  const double rounded = T() == Dtype::kBf16 && RefusesOnTheDevice() ? 1.0 / 128 : 0;
   // Empty; small; wider than a widened block of columns; deeper than a slice of the contracted dim.
   for (const Sizes s : {Sizes{1, 1, 1},
                         {3, 17, 0},
@@ -28,9 +31,9 @@ TEST_P(Kernels, MatmulWithBias) {
                         {3, 5, 20000}}) {
     const OwnedTensor x = Real({1, s.rows, s.k}), bias = Real({s.n}, -3, 3);
     Check({"matmul", {x, Real({s.k, s.n}), bias}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,kn->bsn")},
-          SumBound(s.k, 1), false);
+          SumBound(s.k, 1) + rounded, false);
     Check({"matmul", {x, Real({s.n, s.k}), bias}, {Empty(T(), {1, s.rows, s.n})}, spec("bsk,nk->bsn")},
-          SumBound(s.k, 1), false);
+          SumBound(s.k, 1) + rounded, false);
   }
 }
 

@@ -38,6 +38,7 @@ inline const std::vector<GradientRule> kGradients = {
     {"add", "dy0", "dx0 = dy0\ndx1 = dy0\ndx2 = dy0"},
     {"swiglu", "dy0", "dx0, dx1 = swiglu_grad(x0, x1, dy0)"},
     {"route per_token=2", "dy0", "dx0 = route_grad(x0, y1, dy0) per_token=2"},
+    {"dispatch experts=13", "dy0", "dx0, dx2 = dispatch_grad(dy0, dy1, y3)"},
     {"combine", "dy0", "dx0 = combine_grad(dy0, x1)"},
     {"weighted_swiglu", "dy0", "dx0, dx1, dx2 = weighted_swiglu_grad(x0, x1, x2, dy0)"},
     {"grouped_matmul experts=13 spec=bsrk,enk->bsrn", "dy0",
@@ -79,8 +80,8 @@ inline const std::vector<FlopsRule> kFlops = {
      "bf16[3,5,30] bf16[3,5,10] bf16[3,5,10] bf16[3,5,30] f32[3,6,5] bf16[3,5,30]", 5.0 * 3 * 5 * 30 * 5},
     // Whatever the routing, a row has one expert.
     {"grouped_matmul spec=bsrk,enk->bsrn", "bf16[3,5,2,7] bf16[13,11,7] i32[3,5,2]", 2.0 * 3 * 5 * 2 * 7 * 11},
-    {"grouped_matmul spec=bsrn,bsrk->enk experts=13", "bf16[3{dp_shard},5,2,11] bf16[3{dp_shard},5,2,7] i32[3{dp_shard},5,2]",
-     2.0 * 2 * 5 * 2 * 7 * 11},
+    {"grouped_matmul spec=bsrn,bsrk->enk experts=13",
+     "bf16[3{dp_shard},5,2,11] bf16[3{dp_shard},5,2,7] i32[3{dp_shard},5,2]", 2.0 * 2 * 5 * 2 * 7 * 11},
     // A window w leaves w - w^2 / 2t keys of a query.
     {"attention head_dim=5 causal=1 window=4 cp=2 length=16", "bf16[3,16{cp},30] bf16[3,16,10] bf16[3,16,10]",
      4.0 * 3 * 8 * 30 * 3.5},

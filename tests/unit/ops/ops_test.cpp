@@ -343,9 +343,13 @@ std::string DifferenceOf(const std::vector<std::vector<OwnedTensor>>& made, size
 }
 
 /// The keys of a hop of a ring are another rank's, so its ops are no parts of one op; tests/unit/kernels
-/// compares whole rings. Chunks of rows are chunks of each rank's own. In fp8 each rank scales its own part.
+/// compares whole rings. Chunks of rows are chunks of each rank's own, and so is the order of rows of experts. In fp8 each
+/// rank scales its own part.
 bool HasWhole(const Op& op) {
-  const bool of_rank = op.kind == OpKind::kTakeRows || op.kind == OpKind::kPutRows || op.kind == OpKind::kQuantize;
+  using enum OpKind;
+  const bool of_rank = std::ranges::count(std::array{kTakeRows, kPutRows, kQuantize, kDispatch, kDispatchGrad, kCombine,
+                                                     kCombineGrad, kGroupedMatmul},
+                                          op.kind) > 0;
   return FindReferenceKernel(Name(op.kind)) != nullptr && !op.attributes.numbers.contains("hop") && !of_rank &&
          !op.attributes.texts.contains("scales");
 }

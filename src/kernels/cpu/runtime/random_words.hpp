@@ -60,7 +60,7 @@ inline void WordsOfRow(uint64_t key, int64_t row, int64_t begin, int64_t end, ui
 inline void RandomWords(const WordStream& s, uint32_t step, int64_t begin, int64_t end, uint32_t* words) {
   for (int64_t i = begin; i < end;) {
     const int64_t row = i / s.columns, of_row = i - row * s.columns, count = std::min(s.columns - of_row, end - i);
-    WordsOfRow(s.key, s.row + row, s.column + of_row, s.column + of_row + count, step, words + (i - begin));
+    WordsOfRow(s.key, RowOf(s, row), s.column + of_row, s.column + of_row + count, step, words + (i - begin));
     i += count;
   }
 }

@@ -22,7 +22,7 @@ __device__ Words<N> RandomWords(const WordStream& s, uint32_t step, int64_t i, L
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     const int64_t column = s.column + of_row;
-    if (!known || column % 4 == 0) block = RandomBlock(s.key, s.row + row, column / 4, step);
+    if (!known || column % 4 == 0) block = RandomBlock(s.key, RowOf(s, row), column / 4, step);
     known = true;
     words.values[k] = WordOf(block, column);
     if (++of_row == s.columns) {

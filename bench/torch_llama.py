@@ -56,8 +56,8 @@ class FeedForward(nn.Module):
 
 
 class Experts(nn.Module):
-    """A mixture of experts with softmax scores. Rows are sorted by expert and multiplied by torch's grouped matmul, where
-    it takes the type, else expert by expert."""
+    """A mixture of experts with softmax scores. Rows are sorted by expert and multiplied by torch's grouped matmul,
+    where it takes the type, else expert by expert."""
 
     def __init__(self, m, e):
         super().__init__()

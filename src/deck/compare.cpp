@@ -19,8 +19,8 @@ constexpr auto kOfWeights =
                                      "norm_placement", "qk_norm", "qkv_bias", "o_bias", "mlp_bias", "tie_embeddings"});
 
 /// The same of [experts].
-constexpr auto kOfExperts =
-    std::to_array<std::string_view>({"count", "ffn_dim", "shared_ffn_dim", "shared_gate", "first_layer", "every", "bias"});
+constexpr auto kOfExperts = std::to_array<std::string_view>(
+    {"count", "ffn_dim", "shared_ffn_dim", "shared_gate", "first_layer", "every", "bias"});
 
 bool IsFixed(const DeckKey& key, const Deck& saved) {
   if (key.section == "experts") return std::ranges::find(kOfExperts, key.name) != kOfExperts.end();

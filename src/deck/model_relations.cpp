@@ -35,7 +35,8 @@ std::string HeadDimIsEven(const Deck& deck) {
 
 std::string RopeDimIsInTheHead(const Deck& deck) {
   const auto& m = deck.model;
-  if (m.family != Family::kLlama || m.rope_dim == m.head_dim || (m.rope_dim < m.head_dim && m.rope_dim % 2 == 0)) return "";
+  if (m.family != Family::kLlama || m.rope_dim == m.head_dim || (m.rope_dim < m.head_dim && m.rope_dim % 2 == 0))
+    return "";
   return fmt::format("must be even and at most model.head_dim = {} (allowed: such as {})", m.head_dim,
                      std::max<int64_t>(2, m.head_dim / 4 * 2));
 }

@@ -64,7 +64,8 @@ const Derived kHeadDim = {"model.dim / model.heads", {"model.dim", "model.heads"
                             const int64_t heads = std::max<int64_t>(1, d.model.heads);
                             return d.model.dim % heads == 0 ? d.model.dim / heads : 1;  // 1: there is none
                           }};
-const Derived kRopeDim = {"model.head_dim", {"model.head_dim"}, [](const Deck& d) -> DeckValue { return d.model.head_dim; }};
+const Derived kRopeDim = {
+    "model.head_dim", {"model.head_dim"}, [](const Deck& d) -> DeckValue { return d.model.head_dim; }};
 const Derived kRampStep = {"batch.ramp_start", {"batch.ramp_start"}, [](const Deck& d) -> DeckValue {
                              return std::max<int64_t>(1, d.batch.ramp_start);
                            }};
@@ -236,8 +237,8 @@ std::vector<DeckKey> Rows() {
     {"experts", "every", FIELD(model.experts.every), 1, Between(1, kMaxLayers),
      "From there on, each so many-th layer has experts: 1: all, 2: every second."},
     {"experts", "scores", CHOICE(model.experts.scores), "softmax", OneOf<RouterScores>(),
-     "Scores of the experts, from the router's logits, in fp32: softmax of all (Mixtral, Qwen, OLMoE), or sigmoid of each "
-     "(DeepSeek-V3)."},
+     "Scores of the experts, from the router's logits, in fp32: softmax of all (Mixtral, Qwen, OLMoE), or sigmoid of "
+     "each (DeepSeek-V3)."},
     {"experts", "normalize", FIELD(model.experts.normalize), true, Any(),
      "The chosen scores of a token are divided by their sum, so that its weights sum to experts.scale."},
     {"experts", "scale", FIELD(model.experts.scale), 1.0, PositiveFloat(),
@@ -250,8 +251,8 @@ std::vector<DeckKey> Rows() {
      "A bias of each expert is added to its score, for the choice alone (DeepSeek-V3's e_score_correction_bias). No "
      "gradient trains it."},
     {"experts", "bias_rate", FIELD(model.experts.bias_rate), 0.0, Float(),
-     "After each step the bias of an expert rises by so much if it was chosen less often than the mean, and falls if more "
-     "often; 0: biases stay."},
+     "After each step the bias of an expert rises by so much if it was chosen less often than the mean, and falls if "
+     "more often; 0: biases stay."},
     {"experts", "balance_loss", FIELD(model.experts.balance_loss), 0.0, Float(),
      "Factor of the balance loss of each layer, which is 1 where all experts are chosen equally often in a sequence "
      "(DeepSeek-V3, eq. 17). Added to what is differentiated; a metric of its own."},

@@ -321,15 +321,15 @@ struct GroupedRows {
 /// The three products of a linear layer: y = x W^T, dx = dy W, dW = dy^T x.
 enum class GroupedProduct : uint8_t { kForward, kInputGradient, kWeightGradient };
 
-/// Each row by the weight of its expert. `out` and `in` are the extents of an expert's weight: rows of y and dy have `out`
-/// elements, those of x and dx `in`. The bits of a row of y or dx do not depend on other rows.
+/// Each row by the weight of its expert. `out` and `in` are the extents of an expert's weight: rows of y and dy have
+/// `out` elements, those of x and dx `in`. The bits of a row of y or dx do not depend on other rows.
 struct GroupedMatmulArgs {
   GroupedProduct product;
   GroupedRows group;
   int64_t out, in;
-  Array a;  ///< T[rows,in]; of both gradients T[rows,out]
-  Array b;  ///< T[experts,out,in]; of a weight gradient T[rows,in]
-  Array c;  ///< T[rows,out]; of an input gradient T[rows,in]; of a weight gradient f32[experts,out,in]
+  Array a;          ///< T[rows,in]; of both gradients T[rows,out]
+  Array b;          ///< T[experts,out,in]; of a weight gradient T[rows,in]
+  Array c;          ///< T[rows,out]; of an input gradient T[rows,in]; of a weight gradient f32[experts,out,in]
   bool accumulate;  ///< of a weight gradient: c += a^T b
 };
 
@@ -344,8 +344,8 @@ struct RouterRule {
 struct RouteArgs {
   Array logits;       ///< T[tokens,experts]
   const float* bias;  ///< f32[experts], for the choice alone; nullptr: none
-  float* weights;   ///< f32[tokens,per_token]
-  int32_t* chosen;  ///< i32[tokens,per_token]
+  float* weights;     ///< f32[tokens,per_token]
+  int32_t* chosen;    ///< i32[tokens,per_token]
   int64_t tokens, experts, per_token;
   RouterRule rule;
 };
@@ -376,8 +376,8 @@ struct BiasUpdateArgs {
   double rate;
 };
 
-/// Sums over the tokens of each sequence, for the losses of a router (src/ops/balance.cpp). Sigmoid scores are divided by
-/// the sum of a token's.
+/// Sums over the tokens of each sequence, for the losses of a router (src/ops/balance.cpp). Sigmoid scores are divided
+/// by the sum of a token's.
 struct BalanceArgs {
   Array logits;           ///< T[batch,tokens,experts]
   const int32_t* chosen;  ///< i32[batch,tokens,per_token]
@@ -410,23 +410,23 @@ struct RouterLossArgs {
 /// Row places[t][i] is the copy of token t for its expert chosen[t][i]. Rows are in order of experts; those of one
 /// expert in order of tokens.
 struct DispatchArgs {
-  Array x;                  ///< T[tokens,width]
-  const int32_t* chosen;    ///< i32[tokens,per_token], no expert twice for a token
-  const float* weights;     ///< f32[tokens,per_token]
-  Array rows;               ///< T[tokens per_token,width]
-  float* row_weights;       ///< f32[tokens per_token]
-  int32_t* expert_of_row;   ///< i32[tokens per_token]
-  int32_t* places;          ///< i32[tokens,per_token]
+  Array x;                 ///< T[tokens,width]
+  const int32_t* chosen;   ///< i32[tokens,per_token], no expert twice for a token
+  const float* weights;    ///< f32[tokens,per_token]
+  Array rows;              ///< T[tokens per_token,width]
+  float* row_weights;      ///< f32[tokens per_token]
+  int32_t* expert_of_row;  ///< i32[tokens per_token]
+  int32_t* places;         ///< i32[tokens,per_token]
   int64_t tokens, per_token, width, experts;
 };
 
 /// dx = the sum of the adjoints of a token's rows, in the order of its experts; dweights are those of its rows.
 struct DispatchGradArgs {
-  Array drows;               ///< T[tokens per_token,width]
-  const float* drow_weights; ///< f32[tokens per_token]
-  const int32_t* places;     ///< i32[tokens,per_token]
-  Array dx;                  ///< T[tokens,width]
-  float* dweights;           ///< f32[tokens,per_token]
+  Array drows;                ///< T[tokens per_token,width]
+  const float* drow_weights;  ///< f32[tokens per_token]
+  const int32_t* places;      ///< i32[tokens,per_token]
+  Array dx;                   ///< T[tokens,width]
+  float* dweights;            ///< f32[tokens,per_token]
   int64_t tokens, per_token, width;
 };
 
@@ -649,8 +649,8 @@ struct ClipArgs {
   const float *loss, *count;
   std::vector<const float*> squares;  ///< sum of squares of each gradient
   float *mean_loss, *norm, *scale, *apply;
-  float* first;      ///< index of the first sum of squares that is not finite, from 0; -1: none
-  double clip_norm;  ///< 0: no clipping
+  float* first;                          ///< index of the first sum of squares that is not finite, from 0; -1: none
+  double clip_norm;                      ///< 0: no clipping
   const float *loss_limit, *norm_limit;  ///< limits above which the update does not apply; nullptr: no limits
 };
 

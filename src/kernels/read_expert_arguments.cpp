@@ -44,7 +44,9 @@ GroupedMatmulArgs ReadArguments(const KernelCall& call) {
         ToString(a.shape), ToString(of_row.shape));
   const auto args = [&](GroupedProduct product, const Shape& weight) {
     CHECK(weight.size() == 3, "grouped_matmul: weight {}", ToString(weight));
-    return GroupedMatmulArgs{product,         {r.InI32(2), rows, weight[0]}, weight[1], weight[2], r.InFloats(0), r.InFloats(1),
+    return GroupedMatmulArgs{product,        {r.InI32(2), rows, weight[0]},
+                             weight[1],      weight[2],
+                             r.InFloats(0),  r.InFloats(1),
                              r.OutFloats(0), call.accumulate};
   };
   if (spec == "bsrn,bsrk->enk") {
@@ -65,21 +67,17 @@ RouteArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor &logits = r.In(0), &weights = r.Out(0);
   CHECK(weights.shape.at(2) <= logits.shape.at(2), "route: {} of {}", weights.shape[2], logits.shape[2]);
-  return {r.InFloats(0),
-          r.Inputs() > 1 ? r.InF32(1) : nullptr,
-          r.OutF32(0),
-          OutI32(r, 1),
-          TokensOf(logits),
-          logits.shape.at(2),
-          weights.shape[2],
-          RuleOf(r)};
+  return {r.InFloats(0),    r.Inputs() > 1 ? r.InF32(1) : nullptr,
+          r.OutF32(0),      OutI32(r, 1),
+          TokensOf(logits), logits.shape.at(2),
+          weights.shape[2], RuleOf(r)};
 }
 
 template <>
 RouteGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor &logits = r.In(0), &chosen = r.In(1);
-  return {r.InFloats(0),    r.InI32(1),          r.InF32(2),      r.OutFloats(0),
+  return {r.InFloats(0),    r.InI32(1),         r.InF32(2),         r.OutFloats(0),
           TokensOf(logits), logits.shape.at(2), chosen.shape.at(2), RuleOf(r)};
 }
 
@@ -95,8 +93,7 @@ BiasUpdateArgs ReadArguments(const KernelCall& call) {
   const Tensor &bias = r.Out(0), &load = r.In(2);
   CHECK(bias.start.at(0) + bias.shape.at(0) <= load.shape.at(0), "bias_update: {} of {}", ToString(bias.shape),
         ToString(load.shape));
-  return {r.InF32(0),      r.InF32(2),       r.OutF32(0),      bias.start[0],
-          bias.shape[0], load.shape[0], r.Number("rate")};
+  return {r.InF32(0), r.InF32(2), r.OutF32(0), bias.start[0], bias.shape[0], load.shape[0], r.Number("rate")};
 }
 
 template <>
@@ -111,7 +108,7 @@ template <>
 BalanceGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Shape& logits = r.In(0).shape;
-  return {r.InFloats(0), r.InF32(1),     r.OutFloats(0),      logits.at(0),       logits.at(1),
+  return {r.InFloats(0), r.InF32(1),     r.OutFloats(0),      logits.at(0),      logits.at(1),
           logits.at(2),  UsesSigmoid(r), r.Number("balance"), r.Number("z_loss")};
 }
 
@@ -136,9 +133,8 @@ DispatchArgs ReadArguments(const KernelCall& call) {
   const ExpertRows rows = ExpertRowsOf(r.Out(0), r.Out(3));
   CHECK(TokensOf(r.In(0)) == rows.tokens && r.In(0).shape.at(2) == rows.width, "dispatch: {} into {}",
         ToString(r.In(0).shape), ToString(r.Out(0).shape));
-  return {r.InFloats(0), r.InI32(1),   r.InF32(2),  r.OutFloats(0),  r.OutF32(1),
-          OutI32(r, 2),  OutI32(r, 3), rows.tokens, rows.per_token, rows.width,
-          r.Integer("experts")};
+  return {r.InFloats(0), r.InI32(1),  r.InF32(2),     r.OutFloats(0), r.OutF32(1),         OutI32(r, 2),
+          OutI32(r, 3),  rows.tokens, rows.per_token, rows.width,     r.Integer("experts")};
 }
 
 template <>
@@ -171,8 +167,8 @@ WeightedSwigluArgs ReadArguments(const KernelCall& call) {
 template <>
 WeightedSwigluGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {r.InFloats(0),  r.InFloats(1), r.InF32(2),            r.InFloats(3),        r.OutFloats(0),
-          r.OutFloats(1), r.OutF32(2),   Volume(r.In(2).shape), r.In(0).shape.at(3)};
+  return {r.InFloats(0), r.InFloats(1),         r.InF32(2),         r.InFloats(3), r.OutFloats(0), r.OutFloats(1),
+          r.OutF32(2),   Volume(r.In(2).shape), r.In(0).shape.at(3)};
 }
 
 }  // namespace espalier

@@ -28,8 +28,8 @@ void ChooseExperts(Logit logit, int64_t experts, int64_t count, int32_t* chosen)
   }
 }
 
-/// Lowers the values of all experts but those in the `top_groups` groups whose two highest values have the largest sums;
-/// of equal groups the first. A group has adjacent experts.
+/// Lowers the values of all experts but those in the `top_groups` groups whose two highest values have the largest
+/// sums; of equal groups the first. A group has adjacent experts.
 template <typename T>
 void KeepTopGroups(T* values, int64_t experts, int64_t groups, int64_t top_groups) {
   const int64_t each = experts / groups;

@@ -50,14 +50,13 @@ int Builder::AddState(const std::string& name, StoredPart stored, Type type, std
   model_.parameters.push_back(name);
   model_.inits.push_back(init);
   model_.stored.push_back(std::move(stored));
-  return model_.graph.AddValue({StateName(name), std::move(type), ValueKind::kState, Frequency::kStep, Chunk(), -1,
-                                std::move(layout)});
+  return model_.graph.AddValue(
+      {StateName(name), std::move(type), ValueKind::kState, Frequency::kStep, Chunk(), -1, std::move(layout)});
 }
 
 int Builder::AddParameter(std::string name, StoredPart stored, Shape shape, std::string layout, ParameterInit init) {
   const Dtype kept = KeepsComputeType(purpose_) ? compute_ : Dtype::kF32;
-  const int master =
-      AddState(name, std::move(stored), MakeType(kept, std::move(shape)), std::move(layout), init);
+  const int master = AddState(name, std::move(stored), MakeType(kept, std::move(shape)), std::move(layout), init);
   if (compute_ == kept) return master;
   return Prepare(OpKind::kCast, {master}, name, {{}, {{"to", std::string(Name(compute_))}}});
 }

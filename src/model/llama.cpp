@@ -131,7 +131,8 @@ class Llama final : public TransformerWriter {
     return b_.Emit(OpKind::kAdd, {routed, SharedExpert(n, mlp)}, {mlp + "out"}, {}, kStream);
   }
 
-  /// The network that serves every token. With a gate it is a mixture of one expert, whose weight is the gate's sigmoid.
+  /// The network that serves every token. With a gate it is a mixture of one expert, whose weight is the gate's
+  /// sigmoid.
   int SharedExpert(int n, const std::string& mlp) {
     if (!m_.experts.shared_gate) return Dense(n, mlp + "shared_experts.", m_.experts.shared_ffn_dim);
     Deck::Model::Experts one{};
@@ -149,19 +150,21 @@ class Llama final : public TransformerWriter {
     return DownProjection(h, mlp + "down_proj", width, "ffn", m_.mlp_bias);
   }
 
-  /// Each token goes to the experts that the router chooses for it. All ranks of tp share the tokens, and each has whole
-  /// experts: tp shards the rows of experts, not their weights. `gate` and `experts` begin the names of the weights.
+  /// Each token goes to the experts that the router chooses for it. All ranks of tp share the tokens, and each has
+  /// whole experts: tp shards the rows of experts, not their weights. `gate` and `experts` begin the names of the
+  /// weights.
   int Experts(int n, const Deck::Model::Experts& e, const std::string& gate, const std::string& experts) {
     const int router = b_.Parameter(gate + ".weight", {e.count, m_.dim}, "whole,embed", normal_);
-    const int logits = b_.Emit(OpKind::kMatmul, {n, router}, {gate + ".out"}, {{}, {{"spec", "bsk,nk->bsn"}}},
-                               "batch,rows,whole");
+    const int logits =
+        b_.Emit(OpKind::kMatmul, {n, router}, {gate + ".out"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,rows,whole");
     const int weights = Route(logits, e, gate);
-    const int rows = b_.Cheap(b_.Emit(
-        OpKind::kDispatch, {n, b_.Output(weights, 1), weights},
-        {experts + "rows", experts + "row_weights", experts + "row_experts", experts + "places"},
-        {{{"experts", double(e.count)}}, {}}));
+    const int rows =
+        b_.Cheap(b_.Emit(OpKind::kDispatch, {n, b_.Output(weights, 1), weights},
+                         {experts + "rows", experts + "row_weights", experts + "row_experts", experts + "places"},
+                         {{{"experts", double(e.count)}}, {}}));
     const auto grouped = [&](int x, const char* name, Shape matrix, ParameterInit init) {
-      const int w = b_.Parameter(experts + name + ".weight", {e.count, matrix[0], matrix[1]}, "experts,whole,whole", init);
+      const int w =
+          b_.Parameter(experts + name + ".weight", {e.count, matrix[0], matrix[1]}, "experts,whole,whole", init);
       return b_.Emit(OpKind::kGroupedMatmul, {x, w, b_.Output(rows, 2)}, {experts + name + ".out"},
                      {{{"experts", double(e.count)}}, {{"spec", "bsrk,enk->bsrn"}}});
     };

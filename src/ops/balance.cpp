@@ -1,8 +1,8 @@
-// Losses that keep the router of a mixture of experts in balance. For a sequence of S tokens, E experts and k experts per
-// token, with f_e = E / (k S) times how often expert e was chosen, and P_e its mean score (sigmoid scores are divided by
-// the sum of a token's first), the balance loss is c sum over e of f_e P_e (DeepSeek-V3, eq. 17 to 20; Fedus et al. 2021,
-// eq. 4). It is c where all experts are chosen equally often. The router's z-loss is c log(sum of exp(logits))^2 of each
-// token (Zoph et al. 2022, eq. 5).
+// Losses that keep the router of a mixture of experts in balance. For a sequence of S tokens, E experts and k experts
+// per token, with f_e = E / (k S) times how often expert e was chosen, and P_e its mean score (sigmoid scores are
+// divided by the sum of a token's first), the balance loss is c sum over e of f_e P_e (DeepSeek-V3, eq. 17 to 20; Fedus
+// et al. 2021, eq. 4). It is c where all experts are chosen equally often. The router's z-loss is c log(sum of
+// exp(logits))^2 of each token (Zoph et al. 2022, eq. 5).
 //
 //   sums, counts, squares = balance(logits, chosen)        over the tokens of each sequence
 //   balance_loss, z_loss  = router_loss(sums, counts, squares)

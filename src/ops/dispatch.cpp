@@ -1,6 +1,6 @@
-// Rows of experts. `dispatch` copies each token once for each of its k experts, so that the rows of an expert follow one
-// another: in the order of experts, and for each expert in the order of its tokens. `combine` adds up the k rows of each
-// token, in the order in which the router chose its experts.
+// Rows of experts. `dispatch` copies each token once for each of its k experts, so that the rows of an expert follow
+// one another: in the order of experts, and for each expert in the order of its tokens. `combine` adds up the k rows of
+// each token, in the order in which the router chose its experts.
 //
 //   x [b,s,d]                          rows [b,s,k,d]: the b s k rows of a rank, by expert
 //   chosen [b,s,k]    -> dispatch ->   row_weights [b,s,k], row_experts [b,s,k]: of each row; row_experts ascends

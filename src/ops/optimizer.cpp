@@ -56,7 +56,8 @@ OpDefinition SumSquares() {
           .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
 }
 OpDefinition Clip() {
-  return {.summary = "mean loss, gradient norm, factor of the update, whether to apply it, whose squares are first not finite",
+  return {.summary =
+              "mean loss, gradient norm, factor of the update, whether to apply it, whose squares are first not finite",
           .einsum = ClipEinsum,
           .infer = ClipInfer,
           .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};

@@ -4,9 +4,9 @@
 //
 //   scale s_i,  or with `normalize`  scale s_i / (sum of the chosen s)
 //
-// With a bias of each expert the choice is by s + bias, the weights are not (DeepSeek-V3, eq. 16). With `groups` experts
-// are chosen from the `top_groups` groups whose two highest values of s + bias have the largest sums. The choice has no
-// gradient; that of the weights goes to the logits.
+// With a bias of each expert the choice is by s + bias, the weights are not (DeepSeek-V3, eq. 16). With `groups`
+// experts are chosen from the `top_groups` groups whose two highest values of s + bias have the largest sums. The
+// choice has no gradient; that of the weights goes to the logits.
 //
 // The bias is a state that no gradient trains. expert_load counts how often each expert is chosen in a step, and
 // bias_update adds `rate` to the biases of experts that were chosen less often than the mean, and subtracts it from the

@@ -14,9 +14,7 @@ void WeightedGradient(GradientBuilder& g) {
   g.Emit(OpKind::kWeightedSwigluGrad, {g.Input(0), g.Input(1), g.Input(2), g.Adjoint(0)}, {}, {0, 1, 2});
 }
 
-Einsum WeightedGradEinsum(const OpContext&) {
-  return {{"bskn", "bskn", "bsk", "bskn"}, {"bskn", "bskn", "bsk"}, "bs"};
-}
+Einsum WeightedGradEinsum(const OpContext&) { return {{"bskn", "bskn", "bsk", "bskn"}, {"bskn", "bskn", "bsk"}, "bs"}; }
 std::vector<Type> WeightedGradInfer(const OpContext& c) {
   const Type gate = MakeType(c.ElementType(0), c.Extents(0));
   return {gate, gate, MakeType(Dtype::kF32, c.Extents(2))};

@@ -1,6 +1,6 @@
-// Reverse-mode differentiation, op by op from the losses back. Each op's own file says what it emits; here adjoints that
-// meet are added, in the order in which the forward ops used the value. Input gradients get role B, weight gradients
-// role W: that these are apart is what zero-bubble schedules need.
+// Reverse-mode differentiation, op by op from the losses back. Each op's own file says what it emits; here adjoints
+// that meet are added, in the order in which the forward ops used the value. Input gradients get role B, weight
+// gradients role W: that these are apart is what zero-bubble schedules need.
 #include <algorithm>
 #include <map>
 

@@ -45,7 +45,7 @@ struct Deck {
     bool qkv_bias, o_bias, mlp_bias;
     int64_t sliding_window;     ///< 0: none
     int full_attention_layers;  ///< the first layers, without sliding_window
-    int64_t rope_dim;  ///< rotated columns of each head
+    int64_t rope_dim;           ///< rotated columns of each head
     double rope_theta;
     RopeScaling rope_scaling;
     double rope_factor;
@@ -54,12 +54,14 @@ struct Deck {
     double rope_attention_factor;  ///< 0: by the formula of yarn
     bool tie_embeddings;
     double init_std;
-    /// Mixture of experts: the feed-forward network of a layer is `count` small ones, `per_token` of which serve a token.
+    /// Mixture of experts: the feed-forward network of a layer is `count` small ones, `per_token` of which serve a
+    /// token.
     struct Experts {
       int64_t count;  ///< 0: all layers are dense
       int64_t per_token, ffn_dim, shared_ffn_dim;
-      bool shared_gate;    ///< of the shared network: the sigmoid of a logit of each token
-      int first_layer, every;  ///< layer l (from 1) has experts if l - 1 >= first_layer, and every `every`-th from there
+      bool shared_gate;  ///< of the shared network: the sigmoid of a logit of each token
+      int first_layer,
+          every;  ///< layer l (from 1) has experts if l - 1 >= first_layer, and every `every`-th from there
       RouterScores scores;
       bool normalize;
       double scale;

@@ -112,9 +112,9 @@ class Graph {
 ///   y = matmul(x, w) {spec="bsk,nk->bsn"} @ F layer 1 chunk 0 : bf16[4,128,64] layout batch,stream,embed
 ///   result y
 ///
-/// A parameter that no gradient trains has the word `untrained` after its chunk. A cheap op is marked there: `y = swiglu(g, u) @ F layer 1 chunk 0 cheap : type`.
-/// Several outputs: `a, b = op(...) ... : type, type`. An op that writes a declared value (state or accumulator) has it
-/// on the left; its type is printed again.
+/// A parameter that no gradient trains has the word `untrained` after its chunk. A cheap op is marked there: `y =
+/// swiglu(g, u) @ F layer 1 chunk 0 cheap : type`. Several outputs: `a, b = op(...) ... : type, type`. An op that
+/// writes a declared value (state or accumulator) has it on the left; its type is printed again.
 std::string Print(const Graph& graph);
 /// Throws InvariantError with line number and text.
 Graph ParseGraph(std::string_view text);

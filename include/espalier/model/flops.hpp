@@ -13,8 +13,8 @@ struct LayerFlops {
 
 /// With width h, heads a of width d, kv heads g, sequence s and feed-forward width f in n matrices (llama 3, gpt2 2):
 /// matmuls 2 (h d (a + 2 g) + a d h + n h f), attention 2 s a d. A sliding window w leaves attention
-/// 4 (w - w^2 / 2s) a d. In a layer with E experts of width m, k of them per token, and a shared one of width r, n h f is
-/// h E + 3 h (k m + r): only active parameters count. Documents are not known in advance: a sequence counts as one.
+/// 4 (w - w^2 / 2s) a d. In a layer with E experts of width m, k of them per token, and a shared one of width r, n h f
+/// is h E + 3 h (k m + r): only active parameters count. Documents are not known in advance: a sequence counts as one.
 LayerFlops LayerFlopsPerToken(const Deck::Model& model, const LayerKind& kind);
 /// Forward operations per token of the head: 2 h V with the vocabulary V. The embedding has none.
 double HeadFlopsPerToken(const Deck::Model& model);

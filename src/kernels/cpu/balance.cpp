@@ -58,8 +58,8 @@ void SumBlock(const BalanceArgs& a, int64_t begin, int64_t end, float* sums) {
 template <typename T>
 void GradRow(const BalanceGradArgs& a, int64_t t) {
   const float* counts = a.counts + t / a.tokens * a.experts;
-  const TokenScores s = ScoresOfToken(a.logits.As<T>() + t * a.experts, a.experts, a.sigmoid,
-                                      ScratchOf<float>(2 * a.experts));
+  const TokenScores s =
+      ScoresOfToken(a.logits.As<T>() + t * a.experts, a.experts, a.sigmoid, ScratchOf<float>(2 * a.experts));
   const auto balance = static_cast<float>(a.balance), z = static_cast<float>(2 * a.z_loss) * s.log_sum;
   Sums sums;
   ForSums(0, a.experts, [&](int64_t part, int64_t e, auto lanes) {
@@ -100,9 +100,8 @@ void Balance(const BalanceArgs& a) {
 }
 
 void BalanceGrad(const BalanceGradArgs& a) {
-  ForElementType(a.logits.dtype, [&]<typename T>(T) {
-    ForRows(a.batch * a.tokens, a.experts, [&](int64_t t) { GradRow<T>(a, t); });
-  });
+  ForElementType(a.logits.dtype,
+                 [&]<typename T>(T) { ForRows(a.batch * a.tokens, a.experts, [&](int64_t t) { GradRow<T>(a, t); }); });
 }
 
 void RouterLoss(const RouterLossArgs& a) {

@@ -64,8 +64,6 @@ void DispatchGrad(const DispatchGradArgs& a) {
   });
 }
 
-void CombineGrad(const CombineGradArgs& a) {
-  CopyRows(a.dy, a.places, a.drows, a.tokens, a.per_token, a.width);
-}
+void CombineGrad(const CombineGradArgs& a) { CopyRows(a.dy, a.places, a.drows, a.tokens, a.per_token, a.width); }
 
 }  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

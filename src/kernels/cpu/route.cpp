@@ -17,8 +17,9 @@ float LargestOf(const T* logits, int64_t experts) {
 template <typename T>
 void ScoreRow(const RouterRule& rule, const T* logits, float max, int64_t experts, float* scores) {
   if (rule.sigmoid)
-    return ForLanes(0, experts,
-                    [&](int64_t e, auto lanes) { Store(scores + e, 1.0f / (1.0f + Exp(-Load(logits + e, lanes))), lanes); });
+    return ForLanes(0, experts, [&](int64_t e, auto lanes) {
+      Store(scores + e, 1.0f / (1.0f + Exp(-Load(logits + e, lanes))), lanes);
+    });
   Sums sums;
   ForSums(0, experts, [&](int64_t part, int64_t e, auto lanes) {
     const Floats exponential = Exp(Load(logits + e, lanes) - max);
@@ -41,7 +42,7 @@ float NormOf(const RouterRule& rule, const float* scores, const int32_t* chosen,
 template <typename T>
 void ValueRow(const RouteArgs& a, const T* logits, const float* scores, float* values) {
   ForLanes(0, a.experts, [&](int64_t e, auto lanes) {
-    const Floats value = a.bias != nullptr     ? Load(scores + e, lanes) + Load(a.bias + e, lanes)
+    const Floats value = a.bias != nullptr   ? Load(scores + e, lanes) + Load(a.bias + e, lanes)
                          : a.rule.groups > 1 ? Load(scores + e, lanes)
                                              : Load(logits + e, lanes);
     Store(values + e, value, lanes);

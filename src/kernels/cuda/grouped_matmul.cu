@@ -14,9 +14,9 @@
 //       512             219           223             204              144
 //      2048             229           237             237              212
 //
-// So the share is 0.26 at 128 rows and 0.35 at 2048. With tiles of 128 rows, r / 128 + 1/2 of them are computed on average
-// for r / 128 that are needed: a share of 0.67, 0.89 and 0.97. The rest is mma, which has about 0.6 of the rate of
-// Hopper's wgmma, and a loop that waits for shared memory. At 128 rows, gradients of weights are limited by memory.
+// So the share is 0.26 at 128 rows and 0.35 at 2048. With tiles of 128 rows, r / 128 + 1/2 of them are computed on
+// average for r / 128 that are needed: a share of 0.67, 0.89 and 0.97. The rest is mma, which has about 0.6 of the rate
+// of Hopper's wgmma, and a loop that waits for shared memory. At 128 rows, gradients of weights are limited by memory.
 #include <algorithm>
 
 #include "espalier/device_memory/expert_rows.hpp"
@@ -55,7 +55,8 @@ __device__ int32_t FirstRowOf(const GroupedRows& group, int64_t expert) {
 
 /// Spans of at most `most` rows of each expert, in order, then empty ones up to `count`. `whole`: one of each expert,
 /// with all its rows. One block; a thread has the first row of an expert, the next one the row at which it ends.
-__global__ void __launch_bounds__(kFindThreads) FindSpans(GroupedRows group, int32_t most, bool whole, ExpertSpan* spans, int64_t count) {
+__global__ void __launch_bounds__(kFindThreads)
+    FindSpans(GroupedRows group, int32_t most, bool whole, ExpertSpan* spans, int64_t count) {
   __shared__ int32_t first_rows[kFindThreads];
   constexpr int kExperts = kFindThreads - 1;
   const int thread = static_cast<int>(threadIdx.x);

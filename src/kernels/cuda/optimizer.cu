@@ -248,7 +248,8 @@ void Mean(const MeanArgs& a, const LaunchContext& context) {
 
 void Clip(const ClipArgs& a, const LaunchContext& context) {
   const ClipSquares* squares = AddAll(a.squares, context);
-  const ClipScalars scalars{a.loss, a.count, a.loss_limit, a.norm_limit, a.mean_loss, a.norm, a.scale, a.apply, a.first};
+  const ClipScalars scalars{a.loss, a.count, a.loss_limit, a.norm_limit, a.mean_loss,
+                            a.norm, a.scale, a.apply,      a.first};
   Launch(ClipKernel, dim3(1), dim3(1), 0, context.stream, scalars, squares, a.clip_norm);
 }
 

@@ -45,11 +45,12 @@ __global__ void RopeTableKernel(RopeTableArgs a) {
 void Rope(const RopeArgs& a, const LaunchContext& context) {
   if (a.rows * a.width == 0) return;
   ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(
-        a.rope_dim / 2 % kPack<T> == 0 && a.head_dim % kPack<T> == 0 && a.width % kPack<T> == 0 && AreAligned(a.x.data, a.table, a.y.data),
-        [&](auto lanes) {
-          Launch(RopeKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width / 2, lanes), 0, context.stream, a);
-        });
+    ForLanes<kPack<T>>(a.rope_dim / 2 % kPack<T> == 0 && a.head_dim % kPack<T> == 0 && a.width % kPack<T> == 0 &&
+                           AreAligned(a.x.data, a.table, a.y.data),
+                       [&](auto lanes) {
+                         Launch(RopeKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width / 2, lanes), 0,
+                                context.stream, a);
+                       });
   });
 }
 

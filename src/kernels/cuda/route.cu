@@ -38,7 +38,6 @@ class Scores {
   /// What the divisor of weights has besides the chosen scores.
   __device__ float LeastSum() const { return rule_.sigmoid ? kLeastScoreSum : 0.0f; }
 
-
  private:
   const RouterRule& rule_;
   const T* logits_;

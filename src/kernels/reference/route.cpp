@@ -39,7 +39,7 @@ void Route(const RouteArgs& a) {
     const std::vector<double> scores = ScoresOf(a.logits, a.rule, t, a.experts);
     std::vector<float> values;
     for (int64_t e = 0; e < a.experts; ++e)
-      values.push_back(static_cast<float>(a.bias != nullptr     ? scores[static_cast<size_t>(e)] + a.bias[e]
+      values.push_back(static_cast<float>(a.bias != nullptr   ? scores[static_cast<size_t>(e)] + a.bias[e]
                                           : a.rule.groups > 1 ? scores[static_cast<size_t>(e)]
                                                               : Get(a.logits, t * a.experts + e)));
     if (a.rule.groups > 1) KeepTopGroups(values.data(), a.experts, a.rule.groups, a.rule.top_groups);

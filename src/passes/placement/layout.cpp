@@ -26,7 +26,8 @@ std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   if (dim == "logits") return p.loss_parallel ? kTensorAxes.List() : std::vector<Axis>{};
   if (dim == "turned_heads") return {Axis::kTp, Axis::kCp};
   if (dim == "spread") return Chain(kTensorAxes, kStateAxes);
-  CHECK(dim == "embed" || dim == "head_dim" || dim == "position" || dim == "experts" || dim == "whole_seq" || dim == "whole",
+  CHECK(dim == "embed" || dim == "head_dim" || dim == "position" || dim == "experts" || dim == "whole_seq" ||
+            dim == "whole",
         "unknown logical dim {}", dim);
   return {};
 }

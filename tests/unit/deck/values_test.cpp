@@ -233,8 +233,9 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"checkpoint.every_s=-1", "checkpoint.every_s=-1: out of range (allowed: >= 0)"}));
 
 TEST(Errors, C5UnknownKeysListTheirSectionOrKnowOtherFrameworks) {
-  EXPECT_THAT(Errors({"xyzzy.plugh=1"})[0],
-              testing::StartsWith("command line: xyzzy.plugh=1: unknown key (sections: run, model, experts, parallel, "));
+  EXPECT_THAT(
+      Errors({"xyzzy.plugh=1"})[0],
+      testing::StartsWith("command line: xyzzy.plugh=1: unknown key (sections: run, model, experts, parallel, "));
   EXPECT_THAT(Errors({"=3"})[0], testing::StartsWith("command line: =3: unknown key (sections: run, "));
   EXPECT_THAT(Errors({"a.b.c=3"})[0], testing::StartsWith("command line: a.b.c=3: unknown key (sections: run, "));
   EXPECT_THAT(Errors({"optimizer.momentum=1"}),

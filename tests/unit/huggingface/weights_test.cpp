@@ -188,9 +188,8 @@ TEST_F(WeightsOfExperts, EachTensorHasOneMessage) {
   std::vector<Stored> turned = OfQwen();
   for (Stored& one : turned)
     if (one.tensor.shape == Shape{kDim, kFfn}) one.tensor.shape = {kFfn, kDim};
-  EXPECT_THAT(Refusal(turned),
-              ElementsAre("model.layers.1.mlp.experts.0.down_proj.weight: [3,7], but the model has [7,"
-                          "3], and 4 more alike"));
+  EXPECT_THAT(Refusal(turned), ElementsAre("model.layers.1.mlp.experts.0.down_proj.weight: [3,7], but the model has [7,"
+                                           "3], and 4 more alike"));
   std::vector<Stored> fewer = Packed();
   fewer[2].tensor.shape = {kExperts - 1, 2 * kFfn, kDim};
   fewer[2].values.resize(static_cast<size_t>(Volume(fewer[2].tensor.shape)));

@@ -16,8 +16,8 @@ TEST_P(Kernels, Bias) {
 
 TEST_P(Kernels, MatmulWithBias) {
   const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
-  // cuBLASLt may round a product to bf16 before it adds the bias (seen on an H200). A bias below 3 leaves a small sum of
-  // products below 4 only, which are then off by 2^-7 at most.
+  // cuBLASLt may round a product to bf16 before it adds the bias (seen on an H200). A bias below 3 leaves a small sum
+  // of products below 4 only, which are then off by 2^-7 at most.
   const double rounded = T() == Dtype::kBf16 && RefusesOnTheDevice() ? 1.0 / 128 : 0;
   // Empty; small; wider than a widened block of columns; deeper than a slice of the contracted dim.
   for (const Sizes s : {Sizes{1, 1, 1},

@@ -343,8 +343,8 @@ std::string DifferenceOf(const std::vector<std::vector<OwnedTensor>>& made, size
 }
 
 /// The keys of a hop of a ring are another rank's, so its ops are no parts of one op; tests/unit/kernels
-/// compares whole rings. Chunks of rows are chunks of each rank's own, and so is the order of rows of experts. In fp8 each
-/// rank scales its own part.
+/// compares whole rings. Chunks of rows are chunks of each rank's own, and so is the order of rows of experts. In fp8
+/// each rank scales its own part.
 bool HasWhole(const Op& op) {
   using enum OpKind;
   const bool of_rank = std::ranges::count(std::array{kTakeRows, kPutRows, kQuantize, kDispatch, kDispatchGrad, kCombine,

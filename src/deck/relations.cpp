@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "espalier/deck/expert_parallel.hpp"
 #include "espalier/deck/parameter_groups.hpp"
 #include "espalier/deck/step_range.hpp"
 #include "espalier/deck/time_limit.hpp"
@@ -257,6 +258,34 @@ std::string GroupsShareOutShards(const Deck& deck) {
   return fmt::format("must divide parallel.dp_shard = {} (allowed: {})", p.dp_shard, ListNumbers(allowed));
 }
 
+/// ep is known to divide experts.count; dp_shard may be open.
+std::string ExpertsAreShared(const Deck& deck) {
+  const auto& p = deck.parallel;
+  const int64_t experts = deck.model.experts.count;
+  if (p.ep == 1) return "";
+  if (experts == 0) return "shards experts, but experts.count = 0: all layers are dense (leave it out)";
+  if (experts % p.ep != 0)
+    return fmt::format("must divide experts.count = {} (allowed: {})", experts, ListNumbers(Divisors(experts)));
+  const ExpertParallel e = ExpertParallelOf(p);
+  if (p.dp_shard < 1 || p.dp_shard % e.dp_shard == 0) return "";
+  std::vector<int64_t> allowed = Divisors(experts);
+  std::erase_if(allowed, [&](int64_t ep) {
+    Deck::Parallel other = p;
+    other.ep = static_cast<int>(ep);
+    return p.dp_shard % ExpertParallelOf(other).dp_shard != 0;
+  });
+  return fmt::format(
+      "must be a factor of dp_shard * cp * tp = {} * {} * {}: tp, if it divides ep, times cp, if it divides the rest, "
+      "times a divisor of dp_shard (allowed: {})",
+      p.dp_shard, p.cp, p.tp, ListNumbers(allowed));
+}
+
+std::string GroupsHaveNoExperts(const Deck& deck) {
+  const auto& p = deck.parallel;
+  if (p.regather_group == 0 || ExpertParallelOf(p).dp_shard == 1) return "";
+  return fmt::format("is not possible where parallel.ep = {} shares experts over ranks of dp_shard (allowed: 0)", p.ep);
+}
+
 std::string ShardIsCount(const Deck& deck) {
   return deck.parallel.dp_shard == 0 ? "must be -1 (what is left) or at least 1" : "";
 }
@@ -348,6 +377,8 @@ const std::vector<Relation>& MeshRelations() {
       {{"parallel.cp", "model.seq_len"}, ContextParallelCutsSequence},
       {{"loss.chunks", "batch.micro", "model.seq_len", "parallel.cp"}, ChunksHaveRows},
       {{"parallel.regather_group", "parallel.dp_shard", "parallel.zero", "recompute.regather"}, GroupsShareOutShards},
+      {{"parallel.ep", "experts.count", "parallel.dp_shard", "parallel.cp", "parallel.tp"}, ExpertsAreShared},
+      {{"parallel.regather_group", "parallel.ep", "parallel.cp", "parallel.tp"}, GroupsHaveNoExperts},
       {{"parallel.cp", "parallel.context", "parallel.tp", "model.heads", "model.kv_heads"}, AllToAllHasHeads},
       {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard"}, MicrobatchesComeOutWhole},
       {{"batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.pp",

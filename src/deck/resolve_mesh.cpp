@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "espalier/deck/expert_parallel.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/util/error.hpp"
@@ -78,7 +79,8 @@ Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
   // Ranks share kv heads if there are more ranks than kv heads.
   const int tp = static_cast<int>(std::min<int64_t>(p.tp, deck.model.kv_heads));
   const int regather = RegatherDegree(deck);
-  return Mesh({p.pp, p.dp_replicate, p.dp_shard / regather, p.cp, tp, p.tp / tp, regather});
+  const int ep = ExpertParallelOf(p).dp_shard;
+  return Mesh({p.pp, p.dp_replicate, p.dp_shard / regather / ep, p.cp, tp, p.tp / tp, regather, ep});
 }
 
 /// Number of ranks among which the optimizer state is sharded.

@@ -259,6 +259,10 @@ std::vector<DeckKey> Rows() {
     {"experts", "z_loss", FIELD(model.experts.z_loss), 0.0, Float(),
      "Factor of the router's z-loss: log(Z)^2 of each token and layer, Z the denominator of the softmax of its logits "
      "(Zoph et al. 2022). Added to what is differentiated; a metric of its own."},
+    {"experts", "buffer", FIELD(model.experts.buffer), 1.5, PositiveFloat(),
+     "Rows of tokens that a rank computes at once and keeps for backward in a layer, relative to those of balanced "
+     "routing. Where routing gives it more, it computes the others in further passes, in backward once more. No token is "
+     "dropped, and memory does not depend on the routing."},
 
     {"parallel", "pp", FIELD(parallel.pp), 1, Between(1, kMaxDegree),
      "Pipeline stages."},
@@ -271,6 +275,10 @@ std::vector<DeckKey> Rows() {
      "divide seq_len."},
     {"parallel", "tp", FIELD(parallel.tp), 1, Between(1, kMaxDegree),
      "Tensor-parallel ranks; must divide heads, and divide kv_heads or be a multiple of it."},
+    {"parallel", "ep", FIELD(parallel.ep), 1, Between(1, kMaxDegree),
+     "Ranks that share the experts of a layer: each has experts.count / ep of them, and serves the tokens of all. It is "
+     "a factor of dp_shard * cp * tp: tp if that divides it, then cp if that divides the rest, then a divisor of "
+     "dp_shard."},
     {"parallel", "zero", FIELD(parallel.zero), kZero, Between(1, 3),
      "What dp_shard and cp shard: 1 optimizer state; 2 gradients too; 3 parameters too, which are gathered for every "
      "layer and microbatch."},

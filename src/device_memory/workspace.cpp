@@ -57,7 +57,7 @@ int64_t Balance(const LocalOp& op) {
   const Shape& logits = op.inputs[0];
   return BalanceBytes(logits[0], logits[1], logits[2]);
 }
-int64_t Dispatch(const LocalOp& op) { return DispatchBytes(Volume(op.inputs[1]), op.op.attributes.Integer("experts")); }
+int64_t Dispatch(const LocalOp& op) { return DispatchBytes(Volume(op.inputs[1]), op.outputs[2].at(0)); }
 
 /// The gradient of weights has their shape [e,n,k], the other products have them as input.
 int64_t GroupedMatmul(const LocalOp& op) {

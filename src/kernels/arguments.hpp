@@ -30,8 +30,8 @@
 //   quantize {spec, to}   x bf16 -> fp8 `to` in the order of spec's dims, its scales f32 (src/kernels/fp8.hpp):
 //                         bsk->bsk,y bsk->kbs,y nk->nk,y nk->kn,y have one; bsk->bsk,bsy bsk->kbs,ky nk->nk,ny
 //                         nk->kn,ky have one per row of the result
-//   grouped_matmul {spec} rows of experts, weights of the experts, the expert of each row i32[b,s,r], ascending:
-//                         bsrk,enk->bsrn  bsrn,enk->bsrk (T)  bsrn,bsrk->enk {experts} (f32 +)
+//   grouped_matmul {spec} rows of experts, weights of the experts, the expert of each row i32[e,b,r], ascending:
+//                         ebsk,enk->ebsn  ebsn,enk->ebsk (T)  ebsn,ebsk->enk (f32 +)
 //   route {per_token, scores, normalize, scale, groups, top_groups}
 //                         logits T[b,s,e], [bias f32[e]] -> weights f32[b,s,k], chosen experts i32[b,s,k]
 //   expert_load + {experts}
@@ -44,13 +44,13 @@
 //                         logits, how often chosen -> dlogits
 //   router_loss + {balance, z_loss}
 //                         the outputs of balance -> balance loss, z-loss f32[]
-//   dispatch {experts}    x T[b,s,d], chosen i32[b,s,k], weights f32[b,s,k] -> rows T[b,s,k,d], their weights
-//                         f32[b,s,k] and experts i32[b,s,k], the row of each token's experts i32[b,s,k]
-//   dispatch_grad         drows, f32[b,s,k] of their weights, places i32[b,s,k] -> dx, dweights
-//   combine               rows T[b,s,k,d], places -> T[b,s,d]: the sum of each token's rows
+//   dispatch {pass}       x T[b,s,d], chosen i32[b,s,k], weights f32[b,s,k] -> rows T[e,b,r,d], their weights
+//                         f32[e,b,r] and experts i32[e,b,r], the row of each token's experts i32[1,b,s,k]
+//   dispatch_grad +       drows, f32[e,b,r] of their weights, places i32[1,b,s,k] -> dx, dweights
+//   combine +             rows T[e,b,r,d], places -> T[b,s,d]: the sum of each token's rows
 //   combine_grad          dy, places -> drows
-//   weighted_swiglu       g, u T[b,s,k,n], weights f32[b,s,k] -> weight silu(g) u
-//   weighted_swiglu_grad  g, u, weights, dy -> dg, du, dweights; dg may be g or dy
+//   weighted_swiglu       g, u T[e,b,r,n], weights f32[e,b,r], experts i32[e,b,r] -> weight silu(g) u
+//   weighted_swiglu_grad  g, u, weights, dy, experts -> dg, du, dweights; dg may be g or dy
 //   add_bias =            x T[b,s,n], bias T[n] -> T[b,s,n]
 //   bias_grad +           dy T[b,s,n] -> f32[n]
 //   gelu =                x -> x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
@@ -312,9 +312,12 @@ struct MatmulArgs {
   const float *a_scales = nullptr, *b_scales = nullptr;  ///< scales of fp8 operands: f32[1], or f32[m] and f32[n]
 };
 
-/// Rows of experts: those of one expert follow one another.
+/// In place of the expert of a row that nobody reads.
+inline constexpr int32_t kNoExpert = INT32_MAX;
+
+/// Rows of experts: those of one expert follow one another, and rows without an expert come last.
 struct GroupedRows {
-  const int32_t* expert_of_row;  ///< i32[rows], ascending
+  const int32_t* expert_of_row;  ///< i32[rows], ascending, of the experts of this rank
   int64_t rows, experts;
 };
 
@@ -407,42 +410,47 @@ struct RouterLossArgs {
   bool accumulate;
 };
 
-/// Row places[t][i] is the copy of token t for its expert chosen[t][i]. Rows are in order of experts; those of one
-/// expert in order of tokens.
+/// Row places[t][i] is the copy of token t for its expert chosen[t][i], if that is one of this rank's. Rows are in
+/// order of experts; those of one expert in order of tokens. Written are those from `first_row` on, as many as there
+/// are or fit; a token has place -1 for others.
 struct DispatchArgs {
   Array x;                 ///< T[tokens,width]
   const int32_t* chosen;   ///< i32[tokens,per_token], no expert twice for a token
   const float* weights;    ///< f32[tokens,per_token]
-  Array rows;              ///< T[tokens per_token,width]
-  float* row_weights;      ///< f32[tokens per_token]
-  int32_t* expert_of_row;  ///< i32[tokens per_token]
+  Array rows;              ///< T[count,width]
+  float* row_weights;      ///< f32[count]; 0 of rows without an expert
+  int32_t* expert_of_row;  ///< i32[count], counted from first_expert
   int32_t* places;         ///< i32[tokens,per_token]
-  int64_t tokens, per_token, width, experts;
+  int64_t tokens, per_token, width;
+  int64_t first_expert, experts;  ///< of this rank
+  int64_t first_row, count;
 };
 
 /// dx = the sum of the adjoints of a token's rows, in the order of its experts; dweights are those of its rows.
 struct DispatchGradArgs {
-  Array drows;                ///< T[tokens per_token,width]
-  const float* drow_weights;  ///< f32[tokens per_token]
+  Array drows;                ///< T[rows,width]
+  const float* drow_weights;  ///< f32[rows]
   const int32_t* places;      ///< i32[tokens,per_token]
   Array dx;                   ///< T[tokens,width]
   float* dweights;            ///< f32[tokens,per_token]
   int64_t tokens, per_token, width;
+  bool accumulate;
 };
 
 /// y = the sum of a token's rows, in the order of its experts.
 struct CombineArgs {
-  Array rows;             ///< T[tokens per_token,width]
-  const int32_t* places;  ///< i32[tokens,per_token]
+  Array rows;             ///< T[rows,width]
+  const int32_t* places;  ///< i32[tokens,per_token]; -1: no row
   Array y;                ///< T[tokens,width]
   int64_t tokens, per_token, width;
+  bool accumulate;
 };
 
 /// Every row of a token has the token's adjoint.
 struct CombineGradArgs {
   Array dy;               ///< T[tokens,width]
   const int32_t* places;  ///< i32[tokens,per_token]
-  Array drows;            ///< T[tokens per_token,width]
+  Array drows;            ///< T[rows,width]
   int64_t tokens, per_token, width;
 };
 
@@ -451,7 +459,8 @@ struct WeightedSwigluArgs {
   Array gate, up;        ///< T[rows,width]
   const float* weights;  ///< f32[rows]
   Array y;               ///< T[rows,width]
-  int64_t rows, width;
+  GroupedRows group;     ///< rows without an expert are left out
+  int64_t width;
 };
 
 /// Adjoints of gate, up and weights. dgate may be gate or dy.
@@ -460,7 +469,8 @@ struct WeightedSwigluGradArgs {
   const float* weights;  ///< f32[rows]
   Array dy, dgate, dup;  ///< T[rows,width]
   float* dweights;       ///< f32[rows]
-  int64_t rows, width;
+  GroupedRows group;
+  int64_t width;
 };
 
 /// The extent of one scale of fp8 values: the tensor, or a row of the result.

@@ -22,14 +22,22 @@ RouterRule RuleOf(const Reader& r) {
           r.IntegerOr("top_groups", 1)};
 }
 
-/// T[b,s,k,width], with the places i32[b,s,k] of its rows.
+int64_t PoolRows(const Tensor& rows) {
+  CHECK(rows.shape.size() == 4, "rows {}", ToString(rows.shape));
+  return rows.shape[0] * rows.shape[1] * rows.shape[2];
+}
+/// T[e,b,r,width], with the places i32[1,b,s,k] of a rank's tokens in its rows.
 struct ExpertRows {
   int64_t tokens, per_token, width;
 };
 ExpertRows ExpertRowsOf(const Tensor& rows, const Tensor& places) {
-  CHECK(rows.shape.size() == 4 && places.shape == Shape(rows.shape.begin(), rows.shape.end() - 1), "rows {}, places {}",
-        ToString(rows.shape), ToString(places.shape));
-  return {TokensOf(rows), rows.shape[2], rows.shape[3]};
+  CHECK(rows.shape.size() == 4 && places.shape.size() == 4 && places.shape[0] == 1 && rows.shape[1] == places.shape[1],
+        "rows {}, places {}", ToString(rows.shape), ToString(places.shape));
+  return {places.shape[1] * places.shape[2], places.shape[3], rows.shape[3]};
+}
+/// i32[e,b,r]: the expert of each row.
+GroupedRows GroupOf(const Reader& r, size_t input, int64_t experts) {
+  return {r.InI32(input), Volume(r.In(input).shape), experts};
 }
 
 }  // namespace
@@ -39,23 +47,21 @@ GroupedMatmulArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const std::string_view spec = r.TextOr("spec", "");
   const Tensor &a = r.In(0), &b = r.In(1), &of_row = r.In(2), &c = r.Out(0);
-  const int64_t rows = Volume(of_row.shape);
-  CHECK(a.shape.size() == 4 && Volume(of_row.shape) == TokensOf(a) * a.shape[2], "grouped_matmul: rows {}, experts {}",
-        ToString(a.shape), ToString(of_row.shape));
+  CHECK(PoolRows(a) == Volume(of_row.shape), "grouped_matmul: rows {}, experts {}", ToString(a.shape),
+        ToString(of_row.shape));
   const auto args = [&](GroupedProduct product, const Shape& weight) {
-    CHECK(weight.size() == 3, "grouped_matmul: weight {}", ToString(weight));
-    return GroupedMatmulArgs{product,        {r.InI32(2), rows, weight[0]},
-                             weight[1],      weight[2],
-                             r.InFloats(0),  r.InFloats(1),
-                             r.OutFloats(0), call.accumulate};
+    CHECK(weight.size() == 3 && weight[0] == a.shape[0], "grouped_matmul: weight {} of rows {}", ToString(weight),
+          ToString(a.shape));
+    return GroupedMatmulArgs{product,       GroupOf(r, 2, weight[0]), weight[1],      weight[2], r.InFloats(0),
+                             r.InFloats(1), r.OutFloats(0),           call.accumulate};
   };
-  if (spec == "bsrn,bsrk->enk") {
+  if (spec == "ebsn,ebsk->enk") {
     CHECK(c.dtype == Dtype::kF32 && c.shape.size() == 3 && c.shape[1] == a.shape[3] && c.shape[2] == b.shape.at(3),
           "grouped_matmul {}: {}, {} into {}", spec, ToString(a.shape), ToString(b.shape), ToString(c.shape));
     return args(GroupedProduct::kWeightGradient, c.shape);
   }
-  const bool forward = spec == "bsrk,enk->bsrn";
-  CHECK(forward || spec == "bsrn,enk->bsrk", "grouped_matmul of {}", spec);
+  const bool forward = spec == "ebsk,enk->ebsn";
+  CHECK(forward || spec == "ebsn,enk->ebsk", "grouped_matmul of {}", spec);
   CHECK(!call.accumulate && b.shape.size() == 3 && a.shape[3] == b.shape[forward ? 2 : 1] &&
             c.shape.at(3) == b.shape[forward ? 1 : 2],
         "grouped_matmul {}: {}, {} into {}", spec, ToString(a.shape), ToString(b.shape), ToString(c.shape));
@@ -131,24 +137,39 @@ template <>
 DispatchArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const ExpertRows rows = ExpertRowsOf(r.Out(0), r.Out(3));
-  CHECK(TokensOf(r.In(0)) == rows.tokens && r.In(0).shape.at(2) == rows.width, "dispatch: {} into {}",
-        ToString(r.In(0).shape), ToString(r.Out(0).shape));
-  return {r.InFloats(0), r.InI32(1),  r.InF32(2),     r.OutFloats(0), r.OutF32(1),         OutI32(r, 2),
-          OutI32(r, 3),  rows.tokens, rows.per_token, rows.width,     r.Integer("experts")};
+  const Tensor& experts = r.Out(2);
+  const int64_t count = PoolRows(r.Out(0));
+  CHECK(TokensOf(r.In(0)) == rows.tokens && r.In(0).shape.at(2) == rows.width && Volume(experts.shape) == count,
+        "dispatch: {} into {}", ToString(r.In(0).shape), ToString(r.Out(0).shape));
+  return {.x = r.InFloats(0),
+          .chosen = r.InI32(1),
+          .weights = r.InF32(2),
+          .rows = r.OutFloats(0),
+          .row_weights = r.OutF32(1),
+          .expert_of_row = OutI32(r, 2),
+          .places = OutI32(r, 3),
+          .tokens = rows.tokens,
+          .per_token = rows.per_token,
+          .width = rows.width,
+          .first_expert = experts.start.at(0),
+          .experts = experts.shape[0],
+          .first_row = r.IntegerOr("pass", 0) * count,
+          .count = count};
 }
 
 template <>
 DispatchGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const ExpertRows rows = ExpertRowsOf(r.In(0), r.In(2));
-  return {r.InFloats(0), r.InF32(1), r.InI32(2), r.OutFloats(0), r.OutF32(1), rows.tokens, rows.per_token, rows.width};
+  return {r.InFloats(0), r.InF32(1),     r.InI32(2), r.OutFloats(0), r.OutF32(1),
+          rows.tokens,   rows.per_token, rows.width, call.accumulate};
 }
 
 template <>
 CombineArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const ExpertRows rows = ExpertRowsOf(r.In(0), r.In(1));
-  return {r.InFloats(0), r.InI32(1), r.OutFloats(0), rows.tokens, rows.per_token, rows.width};
+  return {r.InFloats(0), r.InI32(1), r.OutFloats(0), rows.tokens, rows.per_token, rows.width, call.accumulate};
 }
 
 template <>
@@ -161,14 +182,16 @@ CombineGradArgs ReadArguments(const KernelCall& call) {
 template <>
 WeightedSwigluArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {r.InFloats(0), r.InFloats(1), r.InF32(2), r.OutFloats(0), Volume(r.In(2).shape), r.In(0).shape.at(3)};
+  return {r.InFloats(0),      r.InFloats(1), r.InF32(2), r.OutFloats(0), GroupOf(r, 3, r.In(0).shape.at(0)),
+          r.In(0).shape.at(3)};
 }
 
 template <>
 WeightedSwigluGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {r.InFloats(0), r.InFloats(1),         r.InF32(2),         r.InFloats(3), r.OutFloats(0), r.OutFloats(1),
-          r.OutF32(2),   Volume(r.In(2).shape), r.In(0).shape.at(3)};
+  return {r.InFloats(0),      r.InFloats(1),  r.InF32(2),  r.InFloats(3),
+          r.OutFloats(0),     r.OutFloats(1), r.OutF32(2), GroupOf(r, 4, r.In(0).shape.at(0)),
+          r.In(0).shape.at(3)};
 }
 
 }  // namespace espalier

@@ -18,6 +18,9 @@
 // In training, dropout drops probabilities of attention.
 #include <fmt/core.h>
 
+#include <cmath>
+
+#include "espalier/deck/expert_parallel.hpp"
 #include "espalier/model/layer_kinds.hpp"
 #include "espalier/model/router_losses.hpp"
 #include "families.hpp"
@@ -150,29 +153,51 @@ class Llama final : public TransformerWriter {
     return DownProjection(h, mlp + "down_proj", width, "ffn", m_.mlp_bias);
   }
 
-  /// Each token goes to the experts that the router chooses for it. All ranks of tp share the tokens, and each has
-  /// whole experts: tp shards the rows of experts, not their weights. `gate` and `experts` begin the names of the
-  /// weights.
+  /// Each token goes to the experts that the router chooses for it. Ranks of ep have different experts and the same
+  /// tokens; others have the same experts, whole, and different tokens, those of tp too. A single expert is not shared
+  /// out. `gate` and `experts` begin the names of the weights.
   int Experts(int n, const Deck::Model::Experts& e, const std::string& gate, const std::string& experts) {
     const int router = b_.Parameter(gate + ".weight", {e.count, m_.dim}, "whole,embed", normal_);
     const int logits =
         b_.Emit(OpKind::kMatmul, {n, router}, {gate + ".out"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,rows,whole");
     const int weights = Route(logits, e, gate);
+    const Attributes pool = RowPool(e);
+    const bool one = e.count == 1;
     const int rows =
         b_.Cheap(b_.Emit(OpKind::kDispatch, {n, b_.Output(weights, 1), weights},
-                         {experts + "rows", experts + "row_weights", experts + "row_experts", experts + "places"},
-                         {{{"experts", double(e.count)}}, {}}));
+                         {experts + "rows", experts + "row_weights", experts + "row_experts", experts + "places"}, pool,
+                         one ? "expert,batch,rows,whole" : "experts,expert_batch,expert_rows,whole"));
     const auto grouped = [&](int x, const char* name, Shape matrix, ParameterInit init) {
-      const int w =
-          b_.Parameter(experts + name + ".weight", {e.count, matrix[0], matrix[1]}, "experts,whole,whole", init);
-      return b_.Emit(OpKind::kGroupedMatmul, {x, w, b_.Output(rows, 2)}, {experts + name + ".out"},
-                     {{{"experts", double(e.count)}}, {{"spec", "bsrk,enk->bsrn"}}});
+      const int w = b_.Parameter(experts + name + ".weight", {e.count, matrix[0], matrix[1]},
+                                 one ? "expert,whole,whole" : "experts,whole,whole", init);
+      Attributes attributes = pool;
+      attributes.texts["spec"] = "ebsk,enk->ebsn";
+      return b_.Emit(OpKind::kGroupedMatmul, {x, w, b_.Output(rows, 2)}, {experts + name + ".out"}, attributes);
     };
     const int gates = grouped(rows, "gate_proj", {e.ffn_dim, m_.dim}, normal_);
     const int up = grouped(rows, "up_proj", {e.ffn_dim, m_.dim}, normal_);
-    const int h = b_.Cheap(b_.Emit(OpKind::kWeightedSwiglu, {gates, up, b_.Output(rows, 1)}, {experts + "act"}));
+    const int h = b_.Cheap(
+        b_.Emit(OpKind::kWeightedSwiglu, {gates, up, b_.Output(rows, 1), b_.Output(rows, 2)}, {experts + "act"}, pool));
     const int down = grouped(h, "down_proj", {m_.dim, e.ffn_dim}, output_);
-    return b_.Emit(OpKind::kCombine, {down, b_.Output(rows, 3)}, {experts + "out"}, {}, kStream);
+    return b_.Emit(OpKind::kCombine, {down, b_.Output(rows, 3)}, {experts + "out"}, pool, kStream);
+  }
+
+  /// The attributes of ops on rows (src/ops/dispatch.cpp). Every rank has a pool for the largest share of a sequence;
+  /// no pool is larger than any routing needs.
+  Attributes RowPool(const Deck::Model::Experts& e) const {
+    const ExpertParallel shared = ExpertParallelOf(parallel_);
+    const bool one = e.count == 1;
+    const int64_t ranks = one ? 1 : parallel_.ep, here = e.count / ranks,
+                  cuts = (shared.tp && !one ? 1 : parallel_.tp) * (shared.cp && !one ? 1 : parallel_.cp),
+                  tokens = (forward_.tokens + cuts - 1) / cuts;
+    const double balanced = double(tokens * e.per_token) / double(e.count),
+                 worst = double(tokens * std::min(e.per_token, here)) / double(here),
+                 rows = std::ceil(std::min(balanced * m_.experts.buffer, worst));
+    return {{{"experts", double(e.count)},
+             {"rows", rows * double(cuts)},
+             {"ranks", double(ranks)},
+             {"load", balanced / rows}},
+            {}};
   }
 
   /// The weights of each token's experts; the experts are the second output.

@@ -14,6 +14,7 @@ namespace espalier {
 
 TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, const Forward& forward)
     : m_(deck.model),
+      parallel_(deck.parallel),
       dropout_(forward.purpose == Purpose::kTrain ? deck.dropout : Deck::Dropout{}),
       // A prompt is one document.
       isolate_documents_(deck.data.isolate_documents && forward.purpose != Purpose::kSample),

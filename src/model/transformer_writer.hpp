@@ -38,6 +38,7 @@ class TransformerWriter {
   int Positions();
 
   const Deck::Model& m_;
+  const Deck::Parallel parallel_;
   const Deck::Dropout dropout_;  ///< all 0 but in training
   const bool isolate_documents_;
   const Forward forward_;

@@ -26,6 +26,8 @@ double EachOperandOnce(const LocalOp& op, bool accumulate);
 /// Rows of input 1 added to those of an fp32 table: each of them is read, and a row of the table read and written. The
 /// first microbatch clears the table.
 double AddedRowsBytes(const LocalOp& op, bool accumulate);
+/// The same of ops on rows of experts, of which balanced routing fills a share (src/ops/dispatch.cpp).
+double FilledRowsOnce(const LocalOp& op, bool accumulate);
 double InputBytes(const LocalOp& op, size_t input);
 double OutputBytes(const LocalOp& op);
 

@@ -3,12 +3,14 @@
 //   - on dp and cp (Winner::kBatch) the batch or sequence dim wins: weights are gathered;
 //   - on tp (Winner::kWeight) the dim of the weight, or of the weight gradient, wins: weights are not moved. It wins on
 //     kv_replicate, too, where a matmul with an unsharded weight is replicated;
+//   - a dim that is anchored wins (Einsum::anchored); a dim of an output alone follows from the layout of the output;
 //   - otherwise the dim with the least traffic wins, the first one of equals.
 // Then each input is resharded to the axes of its dims (never partial, except into additions), equal reshards are
 // shared, and the placements of the outputs follow. A value for which the model asks a layout is resharded to it by its
 // producer.
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <map>
 #include <tuple>
 
@@ -144,6 +146,7 @@ class Partitioner {
       const int d = p.DimOf(axis);
       if (d < 0) return;
       const char dim = static_cast<char>(std::tolower(dims[d]));
+      if (weight && einsum.anchored.find(dim) != std::string::npos) return;
       if (einsum.shardable.find(dim) != std::string::npos) claims.push_back({dim, weight});
     };
     for (size_t i = 0; i < c.inputs.size(); ++i)
@@ -152,8 +155,21 @@ class Partitioner {
       const Value& v = new_.value(op.outputs[o]);
       if ((v.kind == ValueKind::kAccumulator || op.role == Role::kW) && !v.layout.empty())
         claim(Wanted(op.outputs[o]), einsum.outputs[o], true);
+      else if (v.kind == ValueKind::kActivation && !v.layout.empty())
+        claim(OnNewDims(Wanted(op.outputs[o]), einsum, o), einsum.outputs[o], false);
     }
+    const auto is_anchored = [&](const Claim& k) { return einsum.anchored.find(k.dim) != std::string::npos; };
+    if (std::ranges::any_of(claims, is_anchored)) std::erase_if(claims, std::not_fn(is_anchored));
     return claims;
+  }
+  /// The placements of output `o` on the dims that no input has.
+  static Placements OnNewDims(Placements p, const Einsum& einsum, size_t o) {
+    for (size_t d = 0; d < p.dims.size(); ++d)
+      if (std::ranges::any_of(einsum.inputs, [&](const std::string& dims) {
+            return dims.find(einsum.outputs[o][d]) != std::string::npos;
+          }))
+        p.dims[d].clear();
+    return p;
   }
   bool IsWeight(int id) const {
     const Value& v = new_.value(id);

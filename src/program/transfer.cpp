@@ -111,7 +111,7 @@ void PlanShift(const Graph& graph, const Op& op, const Mesh& mesh, const Coordin
 }  // namespace
 
 std::string_view Name(Lane lane) {
-  constexpr ByLane<std::string_view> kNames = {"compute", "tp", "cp", "dp", "pp-send", "pp-recv", "copy"};
+  constexpr ByLane<std::string_view> kNames = {"compute", "tp", "cp", "ep", "dp", "pp-send", "pp-recv", "copy"};
   return kNames[lane];
 }
 

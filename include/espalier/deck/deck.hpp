@@ -69,10 +69,13 @@ struct Deck {
       bool bias;  ///< a bias of each expert, for the choice alone, that loads train
       double bias_rate;
       double balance_loss, z_loss;
+      double
+          buffer;  ///< rows that a rank keeps of a layer, relative to balanced routing (src/passes/expert_passes.cpp)
     } experts;
   } model;
   struct Parallel {
     int pp, dp_replicate, dp_shard, cp, tp;  ///< dp_shard -1: all remaining ranks
+    int ep;                                  ///< a factor of dp_shard cp tp
     int zero;
     ReduceFrequency reduce;
     Dtype reduce_dtype;

@@ -7,6 +7,8 @@
 //   dp_shard  with parallel.regather_group = G: regather, of G ranks, and dp_shard, of the others. Whatever they shard
 //             is sharded by regather first. But ranks that differ in regather alone are neighbours: in rank numbers
 //             regather varies faster than dp_shard.
+//             With parallel.ep: ep, of the ranks that share experts, and dp_shard, of the others. Ranks that differ in
+//             ep alone are neighbours, too.
 #pragma once
 
 #include <algorithm>
@@ -21,16 +23,17 @@
 
 namespace espalier {
 
-enum class Axis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp, kKvReplicate, kRegather };
-inline constexpr int kAxisCount = 7;
+enum class Axis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp, kKvReplicate, kRegather, kEp };
+inline constexpr int kAxisCount = 8;
 
 /// The kinds of communication, as lanes carry them and reports name them.
-enum class CommAxis : uint8_t { kTp, kCp, kDp, kPp };
-inline constexpr int kCommAxisCount = 4;
+enum class CommAxis : uint8_t { kTp, kCp, kEp, kDp, kPp };
+inline constexpr int kCommAxisCount = 5;
 template <typename T>
 using ByCommAxis = EnumArray<CommAxis, T, kCommAxisCount>;
-inline constexpr ByCommAxis<CommAxis> kCommAxes = {CommAxis::kTp, CommAxis::kCp, CommAxis::kDp, CommAxis::kPp};
-std::string_view Name(CommAxis axis);  ///< "tp", "cp", "dp" or "pp"
+inline constexpr ByCommAxis<CommAxis> kCommAxes = {CommAxis::kTp, CommAxis::kCp, CommAxis::kEp, CommAxis::kDp,
+                                                   CommAxis::kPp};
+std::string_view Name(CommAxis axis);  ///< "tp", "cp", "ep", "dp" or "pp"
 
 /// Which tensor keeps an axis where the inputs of an op disagree (src/passes/partition.cpp).
 enum class Winner : uint8_t { kBatch, kWeight };
@@ -62,18 +65,19 @@ inline constexpr std::array<AxisRow, kAxisCount> kAxisTable = [] {
   using enum Division;
   using enum States;
   using enum Distance;
-  constexpr CommAxis tp = CommAxis::kTp, cp = CommAxis::kCp, dp = CommAxis::kDp, pp = CommAxis::kPp;
+  constexpr CommAxis tp = CommAxis::kTp, cp = CommAxis::kCp, ep = CommAxis::kEp, dp = CommAxis::kDp, pp = CommAxis::kPp;
   // kv heads are sharded over tp alone, since there are fewer of them than ranks of tp and kv_replicate. So these two
   // factors are kOfRest.
   // clang-format off
   return std::array<AxisRow, kAxisCount>{{
       {kPp,          "pp",           kPp,          0, pp, dp, kBatch,  kOfRest,  kWhole,   kFar,  false},
       {kDpReplicate, "dp_replicate", kDpReplicate, 1, dp, dp, kBatch,  kOfRest,  kWhole,   kFar,  false},
+      {kEp,          "ep",           kDpShard,     4, ep, dp, kBatch,  kOfRest,  kSharded, kNear, false},
       {kRegather,    "regather",     kDpShard,     3, dp, dp, kBatch,  kOfWhole, kSharded, kFar,  false},
       {kDpShard,     "dp_shard",     kDpShard,     2, dp, dp, kBatch,  kOfWhole, kSharded, kFar,  false},
-      {kCp,          "cp",           kCp,          4, cp, dp, kBatch,  kOfRest,  kSharded, kNear, false},
-      {kTp,          "tp",           kTp,          5, tp, tp, kWeight, kOfRest,  kWhole,   kNear, false},
-      {kKvReplicate, "kv_replicate", kTp,          6, tp, tp, kWeight, kOfRest,  kWhole,   kNear, true},
+      {kCp,          "cp",           kCp,          5, cp, dp, kBatch,  kOfRest,  kSharded, kNear, false},
+      {kTp,          "tp",           kTp,          6, tp, tp, kWeight, kOfRest,  kWhole,   kNear, false},
+      {kKvReplicate, "kv_replicate", kTp,          7, tp, tp, kWeight, kOfRest,  kWhole,   kNear, true},
   }};
   // clang-format on
 }();
@@ -84,7 +88,7 @@ inline constexpr EnumArray<Axis, size_t, kAxisCount> kRowNumbers = [] {
   return numbers;
 }();
 constexpr const AxisRow& RowOf(Axis axis) { return kAxisTable[kRowNumbers[axis]]; }
-/// "pp", "dp_replicate", "dp_shard", "cp", "tp", "kv_replicate" or "regather".
+/// "pp", "dp_replicate", "dp_shard", "cp", "tp", "kv_replicate", "regather" or "ep".
 constexpr std::string_view Name(Axis axis) { return RowOf(axis).name; }
 
 /// Outermost first: the order of members in a group.
@@ -154,17 +158,17 @@ constexpr AxisSet FactorsInside(Axis axis) {
   return factors;
 }
 
-/// Carries what moves over `axes`, by a column of their rows; dp where they differ.
+/// Carries what moves over `axes`, by a column of their rows; where they differ, ep if it is one of them, else dp.
 constexpr CommAxis CarrierOf(AxisSet axes, CommAxis AxisRow::*column) {
   for (const CommAxis carrier : kCommAxes)
     if ((axes - AxesWith(column, carrier)).Empty()) return carrier;
-  return CommAxis::kDp;
+  return axes.Has(Axis::kEp) && RowOf(Axis::kEp).*column == CommAxis::kEp ? CommAxis::kEp : CommAxis::kDp;
 }
 
 inline constexpr AxisSet kTensorAxes = FactorsOf(Axis::kTp);
 inline constexpr AxisSet kShardAxes = FactorsOf(Axis::kDpShard);
 /// The axes of data parallelism: ranks that differ in them have different samples.
-inline constexpr AxisSet kBatchAxes = AxesWith(&AxisRow::activations, CommAxis::kDp);
+inline constexpr AxisSet kBatchAxes = FactorsOf(Axis::kDpReplicate) | FactorsOf(Axis::kDpShard);
 /// Ranks that differ in them have different tokens; with equal ones they have the same.
 inline constexpr AxisSet kTokenAxes = kBatchAxes | AxesWith(&AxisRow::activations, CommAxis::kCp);
 inline constexpr AxisSet kAxesOfStage = kTokenAxes | kTensorAxes;  ///< all but pp

@@ -21,6 +21,9 @@ struct Einsum {
   std::vector<std::string> outputs;
   std::string shardable;         ///< dims that may be sharded at all
   Reduce reduce = Reduce::kSum;  ///< how the partial results of a contracted dim are reduced
+  /// Dims of values that cannot be resharded: an axis that shards one of them in an activation stays there, whatever
+  /// other inputs ask for. Weights have no say in them.
+  std::string anchored = {};
 };
 
 /// Attribute of a matmul that precision.matmul = "fp8" selects, until its operands are quantized (pass `quantize`).
@@ -157,6 +160,9 @@ const std::vector<OpDefinition>& AllOps();
 
 /// OpDefinition::per_tensor of an op, with its copies.
 OpDefinition::PerTensor PerTensorOf(const Op& op);
+
+/// The share of the rows of experts that balanced routing fills, of an op on such rows (src/ops/dispatch.cpp).
+double FilledShare(const Attributes& attributes);
 
 /// "abc...": the dims of an element-wise op on tensors of this rank.
 std::string DimsOfRank(size_t rank);

@@ -21,6 +21,9 @@
     "before all passes that need placements")                                                                          \
   X("recompute", Recompute, kPlaced | kReshards, {}, {},                                                               \
     "after partition: reshards of recomputed values are cloned, too, while each is one op")                            \
+  X("expert_passes", RepeatExperts, kPlaced | kReshards, {}, {},                                                       \
+    "after recompute, since it computes again only what that keeps; before rematerialize: its ops in backward read "   \
+    "parameters")                                                                                                      \
   X("rematerialize", Rematerialize, kPlaced | kReshards, {}, {}, "after recompute, whose clones read parameters, too") \
   X("lower_reshards", LowerReshards, kPlaced | kReshards, kLowered, kReshards,                                         \
     "after the passes that clone reshards or look for them")                                                           \

@@ -18,18 +18,18 @@
 namespace espalier {
 
 /// Instructions of one lane run in program order; lanes run concurrently.
-enum class Lane : uint8_t { kCompute, kTp, kCp, kDp, kPpSend, kPpRecv, kCopy };
-inline constexpr int kLaneCount = 7;
+enum class Lane : uint8_t { kCompute, kTp, kCp, kEp, kDp, kPpSend, kPpRecv, kCopy };
+inline constexpr int kLaneCount = 8;
 template <typename T>
 using ByLane = EnumArray<Lane, T, kLaneCount>;
-inline constexpr ByLane<Lane> kLanes = {Lane::kCompute, Lane::kTp,     Lane::kCp,  Lane::kDp,
-                                        Lane::kPpSend,  Lane::kPpRecv, Lane::kCopy};
+inline constexpr ByLane<Lane> kLanes = {Lane::kCompute, Lane::kTp,     Lane::kCp,     Lane::kEp,
+                                        Lane::kDp,      Lane::kPpSend, Lane::kPpRecv, Lane::kCopy};
 std::string_view Name(Lane lane);
 
 /// The communication that a lane carries; copies count as dp. CHECKs that it is not the compute lane.
 constexpr CommAxis CommAxisOf(Lane lane) {
-  constexpr ByLane<CommAxis> kCarried = {
-      {CommAxis{}, CommAxis::kTp, CommAxis::kCp, CommAxis::kDp, CommAxis::kPp, CommAxis::kPp, CommAxis::kDp}};
+  constexpr ByLane<CommAxis> kCarried = {{CommAxis{}, CommAxis::kTp, CommAxis::kCp, CommAxis::kEp, CommAxis::kDp,
+                                          CommAxis::kPp, CommAxis::kPp, CommAxis::kDp}};
   CHECK(lane != Lane::kCompute, "the compute lane has no communication axis");
   return kCarried[lane];
 }

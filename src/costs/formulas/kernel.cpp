@@ -54,7 +54,8 @@ MatmulShape MatmulShapeOf(const LocalOp& op, bool accumulate) {
 MatmulShape GroupedShapeOf(const LocalOp& op, bool accumulate) {
   const bool of_weights = op.outputs.at(0).size() == 3;
   const Shape& weight = of_weights ? op.outputs[0] : op.inputs.at(1);
-  const int64_t rows = Volume(op.inputs.at(2)), size = SizeOf(op.dtype), width = op.inputs[0].back();
+  const auto rows = static_cast<int64_t>(FilledShare(op.op.attributes) * double(Volume(op.inputs.at(2))));
+  const int64_t size = SizeOf(op.dtype), width = op.inputs[0].back();
   MatmulShape s{.dtype = op.dtype, .result_bytes = double(SizeOf(op.output_dtypes.at(0))) * (accumulate ? 2 : 1)};
   s.batch = std::max<int64_t>(1, std::min(weight[0], rows));
   const int64_t each = (rows + s.batch - 1) / s.batch;

@@ -1,4 +1,5 @@
 // Rows of experts from tokens, and back.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -7,18 +8,25 @@
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
-/// Places of all copies: a counting sort by expert, which keeps the order of tokens.
+/// Places of the copies for experts of this rank: a counting sort by expert, which keeps the order of tokens.
 void PlaceRows(const DispatchArgs& a) {
   const int64_t copies = a.tokens * a.per_token;
-  int32_t experts = 0;
-  for (int64_t i = 0; i < copies; ++i) experts = std::max(experts, a.chosen[i] + 1);
-  std::vector<int32_t> next(static_cast<size_t>(experts) + 1);
-  for (int64_t i = 0; i < copies; ++i) ++next[static_cast<size_t>(a.chosen[i]) + 1];
+  const auto expert_of = [&](int64_t i) { return a.chosen[i] - a.first_expert; };
+  const auto is_here = [&](int64_t expert) { return expert >= 0 && expert < a.experts; };
+  std::vector<int64_t> next(static_cast<size_t>(a.experts) + 1, -a.first_row);
+  for (size_t e = 1; e < next.size(); ++e) next[e] = 0;
+  for (int64_t i = 0; i < copies; ++i)
+    if (is_here(expert_of(i))) ++next[static_cast<size_t>(expert_of(i)) + 1];
   for (size_t e = 1; e < next.size(); ++e) next[e] += next[e - 1];
+  const int64_t filled = std::clamp<int64_t>(next.back(), 0, a.count);
+  std::fill(a.expert_of_row + filled, a.expert_of_row + a.count, kNoExpert);
+  std::fill(a.row_weights + filled, a.row_weights + a.count, 0.0f);
   for (int64_t i = 0; i < copies; ++i) {
-    const int32_t row = next[static_cast<size_t>(a.chosen[i])]++;
-    a.places[i] = row;
-    a.expert_of_row[row] = a.chosen[i];
+    const int64_t expert = expert_of(i), row = is_here(expert) ? next[static_cast<size_t>(expert)]++ : -1;
+    const bool fits = row >= 0 && row < a.count;
+    a.places[i] = fits ? static_cast<int32_t>(row) : -1;
+    if (!fits) continue;
+    a.expert_of_row[row] = static_cast<int32_t>(expert);
     a.row_weights[row] = a.weights[i];
   }
 }
@@ -29,8 +37,8 @@ void CopyRows(const Array& tokens, const int32_t* places, const Array& rows, int
   const int64_t bytes = width * SizeOf(rows.dtype);
   ForRows(count, width * per_token, [&](int64_t t) {
     for (int64_t i = 0; i < per_token; ++i)
-      std::memcpy(rows.As<char>() + places[t * per_token + i] * bytes, tokens.As<char>() + t * bytes,
-                  static_cast<size_t>(bytes));
+      if (const int32_t row = places[t * per_token + i]; row >= 0)
+        std::memcpy(rows.As<char>() + row * bytes, tokens.As<char>() + t * bytes, static_cast<size_t>(bytes));
   });
 }
 
@@ -41,16 +49,19 @@ void Dispatch(const DispatchArgs& a) {
   CopyRows(a.x, a.places, a.rows, a.tokens, a.per_token, a.width);
 }
 
-// Sums are fp32.
+// Sums are fp32. Where a token has no row and y stays, nothing is touched.
 void Combine(const CombineArgs& a) {
   ForElementType(a.y.dtype, [&]<typename T>(T) {
     const T* rows = a.rows.As<T>();
     T* y = a.y.As<T>();
     ForRows(a.tokens, a.width * a.per_token, [&](int64_t t) {
+      const int32_t *places = a.places + t * a.per_token, *end = places + a.per_token;
+      if (a.accumulate && std::all_of(places, end, [](int32_t row) { return row < 0; })) return;
       ForLanes(0, a.width, [&](int64_t c, auto lanes) {
         Floats sum{};
-        for (int64_t i = 0; i < a.per_token; ++i)
-          sum += Load(rows + a.places[t * a.per_token + i] * a.width + c, lanes);
+        if (a.accumulate) sum = Load(y + t * a.width + c, lanes);
+        for (const int32_t* row = places; row < end; ++row)
+          if (*row >= 0) sum += Load(rows + *row * a.width + c, lanes);
         Store(y + t * a.width + c, sum, lanes);
       });
     });
@@ -58,9 +69,13 @@ void Combine(const CombineArgs& a) {
 }
 
 void DispatchGrad(const DispatchGradArgs& a) {
-  Combine({a.drows, a.places, a.dx, a.tokens, a.per_token, a.width});
+  Combine({a.drows, a.places, a.dx, a.tokens, a.per_token, a.width, a.accumulate});
   ParallelRanges(a.tokens * a.per_token, kWorthAThread, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) a.dweights[i] = a.drow_weights[a.places[i]];
+    for (int64_t i = begin; i < end; ++i)
+      if (a.places[i] >= 0)
+        a.dweights[i] = a.drow_weights[a.places[i]];
+      else if (!a.accumulate)
+        a.dweights[i] = 0;
   });
 }
 

@@ -1,4 +1,6 @@
 // The SwiGLU gate of rows with weights. All lanes of an element's inputs are read before any of its outputs is written.
+#include <algorithm>
+
 #include "kernels/cpu/runtime/kernels.hpp"
 
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
@@ -6,13 +8,19 @@ namespace {
 
 Floats SigmoidOf(Floats x) { return 1.0f / (1.0f + Exp(-x)); }
 
+/// Rows that have an expert.
+int64_t FilledRows(const GroupedRows& group) {
+  const int32_t* end = group.expert_of_row + group.rows;
+  return std::lower_bound(group.expert_of_row, end, kNoExpert) - group.expert_of_row;
+}
+
 }  // namespace
 
 void WeightedSwiglu(const WeightedSwigluArgs& a) {
   ForElementType(a.y.dtype, [&]<typename T>(T) {
     const T *gate = a.gate.As<T>(), *up = a.up.As<T>();
     T* y = a.y.As<T>();
-    ForRows(a.rows, a.width, [=](int64_t r) {
+    ForRows(FilledRows(a.group), a.width, [=](int64_t r) {
       ForLanes(r * a.width, (r + 1) * a.width, [&](int64_t i, auto lanes) {
         const Floats g = Load(gate + i, lanes);
         Store(y + i, a.weights[r] * SwigluOf(g, Load(up + i, lanes), SigmoidOf(g)), lanes);
@@ -25,7 +33,7 @@ void WeightedSwigluGrad(const WeightedSwigluGradArgs& a) {
   ForElementType(a.dgate.dtype, [&]<typename T>(T) {
     const T *gate = a.gate.As<T>(), *up = a.up.As<T>(), *adjoint = a.dy.As<T>();
     T *dgate = a.dgate.As<T>(), *dup = a.dup.As<T>();
-    ForRows(a.rows, a.width, [=](int64_t r) {
+    ForRows(FilledRows(a.group), a.width, [=](int64_t r) {
       Sums sums;
       ForSums(0, a.width, [&](int64_t part, int64_t c, auto lanes) {
         const int64_t i = r * a.width + c;

@@ -12,21 +12,27 @@ namespace {
 
 constexpr int kScanThreads = 1024;
 
-/// counts i32[parts,experts] of each part, and in `places` the rank of each slot among those of its part and expert.
-/// kThreads slots at a time: a thread compares its expert with all of them.
+/// counts i32[parts,experts] of each part, and in `places` the rank of each slot among those of its part and expert; -1
+/// for experts of other ranks. kThreads slots at a time: a thread compares its expert with all of them. All rows are
+/// marked as without an expert.
 __global__ void CountSlots(DispatchArgs a, int32_t* counts) {
   __shared__ int32_t together[kThreads];
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t slots = a.tokens * a.per_token, part = blockIdx.x, parts = gridDim.x, end = slots * (part + 1) / parts;
   int32_t* counted = counts + part * a.experts;
+  for (int64_t r = part * kThreads + thread; r < a.count; r += parts * kThreads) {
+    a.expert_of_row[r] = kNoExpert;
+    a.row_weights[r] = 0;
+  }
   for (int64_t e = thread; e < a.experts; e += kThreads) counted[e] = 0;
   for (int64_t first = slots * part / parts; first < end; first += kThreads) {
     const int64_t slot = first + thread;
-    const int32_t expert = slot < end ? a.chosen[slot] : -1;
-    DEVICE_CHECK(slot >= end || (expert >= 0 && expert < a.experts));
+    const int64_t number = slot < end ? a.chosen[slot] - a.first_expert : -1;
+    const bool here = number >= 0 && number < a.experts;
+    const int32_t expert = here ? static_cast<int32_t>(number) : -1;
     __syncthreads();  // the counts of earlier slots are complete
     together[thread] = expert;
-    const int32_t earlier = slot < end ? counted[expert] : 0;
+    const int32_t earlier = here ? counted[expert] : 0;
     __syncthreads();
     int32_t before = 0, all = 0;
     for (int i = 0; i < kThreads; ++i) {
@@ -35,8 +41,8 @@ __global__ void CountSlots(DispatchArgs a, int32_t* counts) {
       all += same;
     }
     if (slot >= end) continue;
-    a.places[slot] = earlier + before;
-    if (before + 1 == all) counted[expert] = earlier + all;
+    a.places[slot] = here ? earlier + before : -1;
+    if (here && before + 1 == all) counted[expert] = earlier + all;
   }
 }
 
@@ -65,14 +71,18 @@ __global__ void __launch_bounds__(kScanThreads) FindFirstRows(int32_t* counts, i
   }
 }
 
-/// Ranks become rows, which learn their experts and weights.
+/// Ranks become rows of this pass, which learn their experts and weights.
 __global__ void PlaceSlots(DispatchArgs a, const int32_t* first_rows, int64_t parts) {
   const int64_t slots = a.tokens * a.per_token;
   ForElements<1>(slots, [&](int64_t slot, auto) {
     const int64_t part = ((slot + 1) * parts - 1) / slots;  // that of CountSlots
-    const int32_t expert = a.chosen[slot], row = first_rows[part * a.experts + expert] + a.places[slot];
-    a.places[slot] = row;
-    a.expert_of_row[row] = expert;
+    if (a.places[slot] < 0) return;
+    const int64_t expert = a.chosen[slot] - a.first_expert,
+                  row = first_rows[part * a.experts + expert] + a.places[slot] - a.first_row;
+    const bool fits = row >= 0 && row < a.count;
+    a.places[slot] = fits ? static_cast<int32_t>(row) : -1;
+    if (!fits) return;
+    a.expert_of_row[row] = static_cast<int32_t>(expert);
     a.row_weights[row] = a.weights[slot];
   });
 }
@@ -84,7 +94,8 @@ __global__ void CopyToRows(const T* x, const int32_t* places, T* rows, int64_t t
   ForRows(tokens, [&](int64_t t) {
     ForColumns<N>(width, [&](int64_t c, auto lanes) {
       const auto v = Load(x + t * width + c, lanes);
-      for (int64_t i = 0; i < per_token; ++i) Store(rows + places[t * per_token + i] * width + c, v);
+      for (int64_t i = 0; i < per_token; ++i)
+        if (const int32_t row = places[t * per_token + i]; row >= 0) Store(rows + row * width + c, v);
     });
   });
 }
@@ -109,8 +120,10 @@ __global__ void AddRowsOfTokens(CombineArgs a) {
     const int32_t* places = a.places + t * a.per_token;
     ForColumns<N>(a.width, [&](int64_t c, auto lanes) {
       Floats<lanes.value> sum{};
+      if (a.accumulate) sum = Load(y + t * a.width + c, lanes);
 #pragma unroll 4  // loads in flight
       for (int64_t i = 0; i < a.per_token; ++i) {
+        if (places[i] < 0) continue;
         const auto v = Load(rows + places[i] * a.width + c, lanes);
         sum = Each(lanes, [&](int k) { return sum[k] + v[k]; });
       }
@@ -119,9 +132,14 @@ __global__ void AddRowsOfTokens(CombineArgs a) {
   });
 }
 
-/// y[slot] = x[places[slot]].
-__global__ void TakeFromRows(const float* x, const int32_t* places, float* y, int64_t slots) {
-  ForElements<1>(slots, [&](int64_t slot, auto) { y[slot] = x[places[slot]]; });
+/// y[slot] = x[places[slot]]; a slot without a row has 0, or what it had.
+__global__ void TakeFromRows(const float* x, const int32_t* places, float* y, int64_t slots, bool accumulate) {
+  ForElements<1>(slots, [&](int64_t slot, auto) {
+    if (places[slot] >= 0)
+      y[slot] = x[places[slot]];
+    else if (!accumulate)
+      y[slot] = 0;
+  });
 }
 
 }  // namespace
@@ -129,7 +147,7 @@ __global__ void TakeFromRows(const float* x, const int32_t* places, float* y, in
 void Dispatch(const DispatchArgs& a, const LaunchContext& context) {
   const int64_t slots = a.tokens * a.per_token, parts = DispatchParts(slots);
   if (slots == 0) return;
-  Require(slots <= INT32_MAX, "dispatch: more than 2^31 - 1 rows");
+  Require(std::max(slots, a.count) <= INT32_MAX, "dispatch: more than 2^31 - 1 rows");
   auto* counts = context.Workspace<int32_t>(DispatchBytes(slots, a.experts));
   Launch(CountSlots, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, context.stream, a, counts);
   Launch(FindFirstRows, dim3(1), dim3(kScanThreads), 0, context.stream, counts, parts, a.experts);
@@ -138,11 +156,11 @@ void Dispatch(const DispatchArgs& a, const LaunchContext& context) {
 }
 
 void DispatchGrad(const DispatchGradArgs& a, const LaunchContext& context) {
-  Combine({a.drows, a.places, a.dx, a.tokens, a.per_token, a.width}, context);
+  Combine({a.drows, a.places, a.dx, a.tokens, a.per_token, a.width, a.accumulate}, context);
   const int64_t slots = a.tokens * a.per_token;
   if (slots == 0) return;
   Launch(TakeFromRows, ElementBlocks(slots, 1), dim3(kThreads), 0, context.stream, a.drow_weights, a.places, a.dweights,
-         slots);
+         slots, a.accumulate);
 }
 
 void Combine(const CombineArgs& a, const LaunchContext& context) {

@@ -11,7 +11,8 @@ template <typename T, int N>
 __global__ void WeightedSwigluKernel(WeightedSwigluArgs a) {
   const T *gate = a.gate.As<T>(), *up = a.up.As<T>();
   T* y = a.y.As<T>();
-  ForRows(a.rows, [&](int64_t r) {
+  ForRows(a.group.rows, [&](int64_t r) {
+    if (a.group.expert_of_row[r] == kNoExpert) return;
     const float weight = a.weights[r];
     ForColumns<N>(a.width, [&](int64_t c, auto lanes) {
       const int64_t i = r * a.width + c;
@@ -27,7 +28,8 @@ template <typename T, int N>
 __global__ void WeightedSwigluGradKernel(WeightedSwigluGradArgs a) {
   const T *gate = a.gate.As<T>(), *up = a.up.As<T>(), *adjoint = a.dy.As<T>();
   T *dgate = a.dgate.As<T>(), *dup = a.dup.As<T>();
-  ForRows(a.rows, [&](int64_t r) {
+  ForRows(a.group.rows, [&](int64_t r) {
+    if (a.group.expert_of_row[r] == kNoExpert) return;
     const float weight = a.weights[r];
     float sum = 0;
     ForColumns<N>(a.width, [&](int64_t c, auto lanes) {
@@ -46,22 +48,23 @@ __global__ void WeightedSwigluGradKernel(WeightedSwigluGradArgs a) {
 }  // namespace
 
 void WeightedSwiglu(const WeightedSwigluArgs& a, const LaunchContext& context) {
-  if (a.rows * a.width == 0) return;
+  if (a.group.rows * a.width == 0) return;
   ForElementType(a.y.dtype, [&]<typename T>(T) {
     const bool aligned = AreAligned(a.gate.data, a.up.data, a.y.data);
     ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      Launch(WeightedSwigluKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
+      Launch(WeightedSwigluKernel<T, lanes.value>, RowBlocks(a.group.rows), RowThreads(a.width, lanes), 0,
+             context.stream, a);
     });
   });
 }
 
 void WeightedSwigluGrad(const WeightedSwigluGradArgs& a, const LaunchContext& context) {
-  if (a.rows == 0) return;
+  if (a.group.rows == 0) return;
   const bool aligned = AreAligned(a.gate.data, a.up.data, a.dy.data, a.dgate.data, a.dup.data);
   ForElementType(a.dgate.dtype, [&]<typename T>(T) {
     ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      Launch(WeightedSwigluGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
-             a);
+      Launch(WeightedSwigluGradKernel<T, lanes.value>, RowBlocks(a.group.rows), RowThreads(a.width, lanes), 0,
+             context.stream, a);
     });
   });
 }

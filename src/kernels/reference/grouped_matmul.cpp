@@ -8,7 +8,7 @@ namespace {
 void RowsByExpert(const GroupedMatmulArgs& a) {
   const bool forward = a.product == GroupedProduct::kForward;
   const int64_t n = forward ? a.out : a.in, k = forward ? a.in : a.out;
-  for (int64_t r = 0; r < a.group.rows; ++r)
+  for (int64_t r = 0; r < a.group.rows && a.group.expert_of_row[r] != kNoExpert; ++r)
     for (int64_t j = 0; j < n; ++j) {
       const int64_t weight = a.group.expert_of_row[r] * a.out * a.in;
       double sum = 0;

@@ -4,7 +4,7 @@
 namespace espalier::reference {
 
 void WeightedSwiglu(const WeightedSwigluArgs& a) {
-  for (int64_t r = 0; r < a.rows; ++r)
+  for (int64_t r = 0; r < a.group.rows && a.group.expert_of_row[r] != kNoExpert; ++r)
     for (int64_t i = r * a.width; i < (r + 1) * a.width; ++i) {
       const double g = Get(a.gate, i);
       Set(a.y, i, a.weights[r] * g / (1 + std::exp(-g)) * Get(a.up, i));
@@ -12,7 +12,7 @@ void WeightedSwiglu(const WeightedSwigluArgs& a) {
 }
 
 void WeightedSwigluGrad(const WeightedSwigluGradArgs& a) {
-  for (int64_t r = 0; r < a.rows; ++r) {
+  for (int64_t r = 0; r < a.group.rows && a.group.expert_of_row[r] != kNoExpert; ++r) {
     double sum = 0;
     for (int64_t i = r * a.width; i < (r + 1) * a.width; ++i) {
       const double g = Get(a.gate, i), u = Get(a.up, i), dy = Get(a.dy, i);

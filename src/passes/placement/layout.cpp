@@ -1,5 +1,6 @@
 #include "passes/placement/layout.hpp"
 
+#include "espalier/deck/expert_parallel.hpp"
 #include "espalier/graph/local_range.hpp"
 #include "espalier/util/error.hpp"
 
@@ -20,21 +21,25 @@ std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   if (dim == "batch") return kBatchAxes.List();
   if (dim == "seq") return {Axis::kCp};
   if (dim == "stream") return ((p.sequence_parallel ? kTensorAxes : AxisSet{}) | AxisSet{Axis::kCp}).List();
-  if (dim == "rows") return (kTensorAxes | AxisSet{Axis::kCp}).List();  // of experts
+  // Of experts: tokens are spread over all ranks; those of ranks that share experts come together.
+  if (dim == "rows") return (kTensorAxes | AxisSet{Axis::kCp}).List();
+  if (dim == "experts") return ExpertAxes(p).List();
+  if (dim == "expert_batch") return (kBatchAxes - ExpertAxes(p)).List();
+  if (dim == "expert_rows") return ((kTensorAxes | AxisSet{Axis::kCp}) - ExpertAxes(p)).List();
   if (dim == "heads" || dim == "ffn" || dim == "vocab") return kTensorAxes.List();
   if (dim == "kv_heads") return (kTensorAxes - kReplicatingAxes).List();
   if (dim == "logits") return p.loss_parallel ? kTensorAxes.List() : std::vector<Axis>{};
   if (dim == "turned_heads") return {Axis::kTp, Axis::kCp};
   if (dim == "spread") return Chain(kTensorAxes, kStateAxes);
-  CHECK(dim == "embed" || dim == "head_dim" || dim == "position" || dim == "experts" || dim == "whole_seq" ||
+  CHECK(dim == "embed" || dim == "head_dim" || dim == "position" || dim == "expert" || dim == "whole_seq" ||
             dim == "whole",
         "unknown logical dim {}", dim);
   return {};
 }
 
-/// ZeRO also shards experts over tp, whose ranks have the same experts and other tokens.
+/// ZeRO also shards experts over tp, whose ranks have the same experts and other tokens, or other experts.
 AxisSet StateAxesOf(const Value& value) {
-  return value.layout.starts_with("experts") ? kStateAxes | kTensorAxes : kStateAxes;
+  return value.layout.starts_with("expert") ? kStateAxes | kTensorAxes : kStateAxes;
 }
 
 }  // namespace
@@ -56,7 +61,7 @@ Placements LayoutPlacements(const Value& value, const Deck& deck, const Mesh& me
   }
   if (state && !placements.dims.empty()) {
     const Shape local = LocalShape({value.type.dtype, value.type.shape, placements}, mesh, {});
-    const AxisSet axes = StateAxesOf(value);
+    const AxisSet axes = StateAxesOf(value) - placements.Sharded();
     std::vector<Axis>& dim = placements.dims[StateDim(local, mesh.GroupSize(axes))];
     for (Axis a : axes.List())
       if (mesh.Degree(a) > 1) dim.push_back(a);

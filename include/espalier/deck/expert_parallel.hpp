@@ -1,0 +1,30 @@
+// How parallel.ep divides into the degrees of the mesh.
+#pragma once
+
+#include "espalier/deck/deck.hpp"
+#include "espalier/mesh/axes.hpp"
+
+namespace espalier {
+
+/// parallel.ep is the product of `dp_shard`, which divides parallel.dp_shard, and of whole degrees of cp and tp. The
+/// nearest ranks come first: tp if it divides ep, then cp if it divides what is left.
+struct ExpertParallel {
+  int dp_shard = 1;
+  bool cp = false, tp = false;
+};
+constexpr ExpertParallel ExpertParallelOf(const Deck::Parallel& p) {
+  ExpertParallel e;
+  int rest = p.ep;
+  if (e.tp = rest % p.tp == 0; e.tp) rest /= p.tp;
+  if (e.cp = rest % p.cp == 0; e.cp) rest /= p.cp;
+  e.dp_shard = rest;
+  return e;
+}
+
+/// The axes that shard the experts of a layer.
+constexpr AxisSet ExpertAxes(const Deck::Parallel& p) {
+  const ExpertParallel e = ExpertParallelOf(p);
+  return AxisSet{Axis::kEp} | (e.cp ? AxisSet{Axis::kCp} : AxisSet{}) | (e.tp ? kTensorAxes : AxisSet{});
+}
+
+}  // namespace espalier

@@ -10,6 +10,7 @@
 // masters were drawn or loaded; training, evaluation and proof find the copies at the same place.
 #include <map>
 
+#include "espalier/graph/provenance.hpp"
 #include "espalier/passes/pipeline.hpp"
 
 namespace espalier {
@@ -49,10 +50,14 @@ void WriteCopy(const Graph& graph, const Copies& copies, Op& update) {
 void LeaveCopies(Graph& graph, const PassContext& context) {
   if (context.purpose != Purpose::kCopies) return;
   Graph left;
+  std::map<int, int> values;
+  // A master without a copy has its place among the others, too.
+  for (size_t i = 0; i < graph.values.size(); ++i)
+    if (IsParameter(graph.values[i])) values[static_cast<int>(i)] = left.AddValue(graph.values[i]);
   for (const Op& op : graph.ops) {
     if (!MakesCopy(graph, op)) continue;
     Op cast = op;
-    cast.inputs = {left.AddValue(graph.value(op.inputs[0]))};
+    cast.inputs = {values.at(op.inputs[0])};
     cast.outputs = {left.AddValue(graph.value(op.outputs[0]))};
     left.AddOp(std::move(cast));
   }

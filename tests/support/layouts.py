@@ -32,6 +32,7 @@ LLAMA31 = ["model.rope_scaling=llama3", "model.rope_factor=4.0", "model.rope_ori
 YARN = ["model.rope_scaling=yarn", "model.rope_factor=4.0", "model.rope_original_seq_len=64"]
 EXPERTS = ["experts.count=5", "experts.per_token=2", "experts.ffn_dim=23"]
 SOME_EXPERTS = [*EXPERTS, "experts.first_layer=1", "experts.shared_ffn_dim=17"]
+SHARED_OUT = ["experts.count=8", "experts.per_token=3", "experts.ffn_dim=23"]
 SIGMOID = ["experts.scores=sigmoid", "experts.scale=2.5"]
 # DeepSeek-V3's router, and GLM-4.5's rotation of half of each head.
 GROUPED = ["experts.count=6", "experts.per_token=3", "experts.ffn_dim=23", "experts.groups=3", "experts.top_groups=2",
@@ -48,6 +49,8 @@ EACH = "parallel.reduce=microbatch"
 SELECTIVE, FULL = "recompute.mode=selective", "recompute.mode=full"
 ALWAYS, NEVER = "recompute.regather=always", "recompute.regather=never"
 JOIN = "fusion.join_matmuls=always"
+EP2, EP3, EP4, EP8 = (f"parallel.ep={n}" for n in (2, 3, 4, 8))
+BUFFER = [f"experts.buffer={share}" for share in (0.25, 0.5, 1.0, 100.0)]
 NO_SP, NO_LP = "parallel.sequence_parallel=false", "parallel.loss_parallel=false"
 
 
@@ -364,4 +367,57 @@ def plain_table():
     add(2, 2, 1, 2, 1, model=[*GROUPED, *ROUTER_LOSSES], keys=[RING, EACH])
     add(1, 2, 2, 1, 2, model=[*GROUPED, "experts.shared_ffn_dim=17", "experts.shared_gate=true"], keys=[FULL])
     add(1, 2, 2, 1, 1, model=[*SOME_EXPERTS, *DOCUMENTS, "experts.count=3", "experts.per_token=3"], keys=[ALWAYS])
+    shared_experts(add, half)
     return rows
+
+
+def shared_experts(add, half):
+    """Ranks that share experts: over each axis and several of them, with pools that are too small, just right and large
+    enough for any routing."""
+    strips = "overlap.tensor_strips=2"
+    for buffer in BUFFER:
+        add(1, 1, 2, 1, 1, model=SHARED_OUT, keys=[EP2, buffer])
+        add(1, 1, 1, 1, 2, model=SHARED_OUT, keys=[EP2, buffer])
+        add(1, 1, 1, 2, 1, model=SHARED_OUT, keys=[EP2, RING, buffer])
+        add(1, 1, 4, 1, 1, model=SHARED_OUT, keys=[EP4, buffer])
+    # Without ranks to share, a pool may be too small, too.
+    add(1, 1, 1, 1, 1, model=SHARED_OUT, keys=[BUFFER[0]], steps=20)
+    add(1, 1, 2, 1, 2, model=[*SHARED_OUT, *ROUTER_LOSSES], keys=[BUFFER[1], SELECTIVE])
+    # Parts of dp_shard, with ZeRO over the rest.
+    add(1, 1, 4, 1, 1, model=SHARED_OUT, keys=[EP2], steps=20)
+    for zero in (ZERO1, ZERO2, ZERO3):
+        add(1, 1, 4, 1, 1, model=[*SHARED_OUT, *ROUTER_LOSSES], keys=[EP2, zero, BUFFER[1]])
+    add(1, 2, 2, 1, 1, model=[*SHARED_OUT, *SIGMOID], keys=[EP2, ZERO2, EACH])
+    add(1, 2, 4, 1, 1, model=[*GROUPED, *ROUTER_LOSSES], keys=[EP2, ZERO3, ALWAYS])
+    add(1, 1, 3, 1, 1, model=["batch.global=12", *UNEVEN, *GROUPED], keys=[EP3, ZERO3])
+    add(1, 1, 6, 1, 1, model=["batch.global=12", *GROUPED], keys=[EP3, BUFFER[1]])
+    add(1, 1, 8, 1, 1, model=SHARED_OUT, keys=[EP8])
+    # Over tp, cp, both, and dp_shard besides.
+    add(1, 1, 2, 1, 2, model=[*SHARED_OUT, *ROUTER_LOSSES], keys=[EP2], steps=20)
+    add(1, 1, 2, 1, 2, model=SHARED_OUT, keys=[EP4, BUFFER[1]])
+    add(1, 1, 2, 1, 2, model=[*SHARED_OUT, "model.seq_len=23"], keys=[EP2, NO_SP, FULL])
+    add(1, 1, 1, 1, 3, model=[*THREES, *GROUPED], keys=[EP3])
+    add(1, 1, 1, 1, 4, model=[*ONE_KV_HEAD, *SHARED_OUT, *POST, *ALL_HEADS], keys=[EP4, strips])
+    add(1, 1, 2, 1, 4, model=[*ONE_KV_HEAD, *SHARED_OUT], keys=[EP2, ZERO3])
+    add(1, 1, 2, 2, 1, model=SHARED_OUT, keys=[EP2, RING, ZERO3])
+    add(1, 1, 2, 2, 1, model=[*SHARED_OUT, *ROUTER_LOSSES], keys=[EP4, ALL_GATHER, BUFFER[1], SELECTIVE])
+    add(1, 1, 1, 2, 2, model=[*MANY_HEADS, *SHARED_OUT], keys=[EP4, ALL_TO_ALL])
+    add(1, 1, 2, 2, 2, model=SHARED_OUT, keys=[EP8, RING, BUFFER[0], FULL])
+    add(1, 1, 1, 2, 2, model=SHARED_OUT, keys=[EP2, RING, BUFFER[1]])
+    # With stages, and all that recomputes or moves rows.
+    add(2, 1, 1, 1, 2, model=[*SHARED_OUT, *SOME_EXPERTS[3:]], keys=[EP2, BUFFER[1]])
+    add(2, 1, 2, 1, 2, model=[*SHARED_OUT, *ROUTER_LOSSES], keys=[EP2, ZERO2, EACH], steps=20)
+    add(2, 1, 2, 1, 2, model=SHARED_OUT, keys=[EP4, SELECTIVE, BUFFER[1]])
+    add(2, 1, 2, 1, 1, model=[*EIGHT_LAYERS, *SHARED_OUT], keys=[EP2, *schedule("zbv", 2), BUFFER[1]])
+    add(2, 1, 2, 1, 1, model=[*EIGHT_LAYERS, *SHARED_OUT, *ROUTER_LOSSES],
+        keys=[EP2, *schedule("dualpipev", 2), EACH, BUFFER[1]])
+    add(2, 1, 2, 1, 1, model=[*EIGHT_LAYERS, *SHARED_OUT, "experts.every=2"],
+        keys=[EP2, *schedule("interleaved", 2), "overlap.interleave=true"])
+    add(2, 1, 2, 1, 1, model=[*SHARED_OUT, *TIED, *DOCUMENTS], keys=[EP2, FULL, BUFFER[0]])
+    add(1, 2, 2, 1, 2, model=[*GROUPED, "experts.shared_ffn_dim=17", "experts.shared_gate=true"], keys=[EP2, BUFFER[1]])
+    add(1, 1, 2, 1, 2, model=[*SHARED_OUT, *MUON], keys=[EP2])
+    add(1, 1, 4, 1, 1, model=[*SHARED_OUT, *MOMENTS], keys=[EP2, ZERO3])
+    add(2, 1, 2, 1, 1, model=[*SHARED_OUT, *RAMP], keys=[EP2])
+    half(1, 1, 2, 1, 2, model=[*SHARED_OUT, *ROUTER_LOSSES], keys=[EP4])
+    half(2, 1, 2, 1, 2, model=SHARED_OUT, keys=[EP2, ZERO3, SELECTIVE])
+    half(1, 1, 4, 1, 1, model=GROUPED, keys=[EP2, BUFFER[1], FULL])

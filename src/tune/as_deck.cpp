@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 
 #include "espalier/deck/schema.hpp"
 #include "espalier/tune/tune.hpp"
@@ -15,13 +16,13 @@ bool IsDefault(const Deck& deck, const DeckKey& key) {
   return fallback != nullptr && Get(deck, key) == *fallback;
 }
 
-/// Degrees, schedule, chunks and microbatch are always written; other keys if the deck has another value or they are
-/// not defaults.
+/// Degrees but ep, schedule, chunks and microbatch are always written; other keys if the deck has another value or they
+/// are not defaults.
 bool IsWritten(const DeckKey& key, const Deck& candidate, const Deck& deck) {
   const std::string name = key.FullName();
   if (name == "pipeline.schedule" || name == "pipeline.chunks" || name == "batch.micro") return true;
-  if (key.section == "parallel" && name != "parallel.reduce" && name != "parallel.context" && name != "parallel.zero")
-    return true;
+  static constexpr auto kOthers = std::to_array<std::string_view>({"ep", "reduce", "context", "zero"});
+  if (key.section == "parallel" && std::ranges::find(kOthers, key.name) == kOthers.end()) return true;
   return Get(candidate, key) != Get(deck, key) || !IsDefault(candidate, key);
 }
 

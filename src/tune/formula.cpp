@@ -133,20 +133,21 @@ DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, c
   DataParallelTimes times;
   times.parts.resize(profile.memory.size());
   for (Part part = 0; part < times.parts.size(); ++part) {
-    int64_t whole = 0, shard = 0, gather_shard = 0;
+    int64_t whole = 0, shard = 0, gathered = 0, reduced = 0;
     for (const ParameterShape& parameter : profile.memory[part].parameters) {
+      const int64_t own = parameter.Shard(layout), others = parameter.Shards(layout) - 1;
       whole += parameter.Elements();
-      shard += parameter.Shard(layout.dp_shard, layout.cp);
-      gather_shard += groups ? parameter.Shard(gather_ranks, 1) : parameter.Shard(layout.dp_shard, layout.cp);
+      shard += own;
+      reduced += own * others;
+      gathered += groups ? parameter.ShardOver(gather_ranks, 1) * (gather_ranks - 1) : own * others;
     }
     const auto elements = static_cast<double>(shard);
-    const double others = shards - 1, copies = 2.0 * (layout.dp_replicate - 1) / layout.dp_replicate;
+    const double copies = 2.0 * (layout.dp_replicate - 1) / layout.dp_replicate;
     PartSync& sync = times.parts[part];
     if (whole == 0) continue;
     sync.gather_us =
-        CollectiveUs(costs, OpKind::kAllGather,
-                     static_cast<double>(gather_shard * profile.element_bytes * (gather_ranks - 1)), gather_place);
-    sync.reduce_us = CollectiveUs(costs, OpKind::kReduceScatter, elements * wire * others, shard_place) +
+        CollectiveUs(costs, OpKind::kAllGather, static_cast<double>(gathered * profile.element_bytes), gather_place);
+    sync.reduce_us = CollectiveUs(costs, OpKind::kReduceScatter, static_cast<double>(reduced) * wire, shard_place) +
                      CollectiveUs(costs, OpKind::kAllReduce, elements * wire * copies, copy_place);
     sync.update_us = elements * profile.step_us_per_element;
   }

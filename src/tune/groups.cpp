@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "espalier/deck/expert_parallel.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/spelling.hpp"
 #include "tune/space.hpp"
@@ -21,20 +22,30 @@ std::vector<int> Degrees(int ranks) {
   return divisors;
 }
 
-/// Checks the relations of tp, cp and the model, with all other degrees 1.
-bool SuitsModel(const Deck& deck, int tp, int cp, ContextMode mode) {
+/// Checks the relations of tp, cp, ep and the model, with all other degrees 1.
+bool SuitsModel(const Deck& deck, const Group& group) {
   Deck changed = deck;
   Deck::Parallel& p = changed.parallel;
   p.pp = p.dp_replicate = p.dp_shard = 1;
   p.regather_group = 0;
-  p.cp = cp;
-  p.tp = tp;
-  p.context = mode;
+  p.cp = group.cp;
+  p.tp = group.tp;
+  p.ep = group.ep;
+  p.context = group.context;
+  p.dp_shard = ExpertParallelOf(p).dp_shard;
   changed.pipeline = {ScheduleKind::k1F1B, 1, {}};
   changed.batch.micro = changed.batch.global;
+  changed.batch.global *= p.dp_shard;
   changed.batch.ramp_start = 0;
   changed.model.layers = 1;
-  return IsValid(changed, cp * tp);
+  return IsValid(changed, p.dp_shard * p.cp * p.tp);
+}
+
+std::vector<int> ExpertDegrees(const SearchContext& c) {
+  if (c.fixed.Has("parallel.ep") || c.deck.model.experts.count == 0) return {c.deck.parallel.ep};
+  std::vector<int> degrees = Degrees(c.ranks);
+  std::erase_if(degrees, [&](int ep) { return c.deck.model.experts.count % ep != 0; });
+  return degrees;
 }
 
 std::vector<ContextMode> ModesOf(const SearchContext& c, int cp) {
@@ -68,12 +79,16 @@ Groups GroupsOf(const SearchContext& c) {
     for (int cp : Degrees(c.ranks / tp)) {
       if (!matches("parallel.cp", cp, c.deck.parallel.cp)) continue;
       const bool long_enough = cp <= kAlwaysCp || c.deck.model.seq_len / cp >= kMinTokens || c.fixed.Has("parallel.cp");
-      for (ContextMode mode : ModesOf(c, cp)) {
-        if (!SuitsModel(c.deck, tp, cp, mode)) continue;
-        if (one_node && long_enough) found.groups.push_back({tp, cp, mode});
-        found.tp_crosses_nodes = found.tp_crosses_nodes || !one_node;
-        found.cp_too_short = found.cp_too_short || (one_node && !long_enough);
-      }
+      for (ContextMode mode : ModesOf(c, cp))
+        for (int ep : ExpertDegrees(c)) {
+          const Group group{tp, cp, mode, ep};
+          if (!SuitsModel(c.deck, group)) continue;
+          const bool near = ep <= c.costs.cluster().ranks_per_node || c.fixed.Has("parallel.ep");
+          if (one_node && long_enough && near) found.groups.push_back(group);
+          found.tp_crosses_nodes = found.tp_crosses_nodes || !one_node;
+          found.cp_too_short = found.cp_too_short || (one_node && !long_enough);
+          found.ep_crosses_nodes = found.ep_crosses_nodes || (one_node && long_enough && !near);
+        }
     }
   }
   return found;

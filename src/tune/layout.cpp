@@ -13,6 +13,7 @@ Layout LayoutOf(const Deck& deck) {
           .dp_shard = p.dp_shard,
           .cp = p.cp,
           .tp = p.tp,
+          .ep = p.ep,
           .context = p.context,
           .schedule = deck.pipeline.schedule,
           .chunks = deck.pipeline.chunks,
@@ -32,6 +33,7 @@ void SetLayout(Deck& deck, const Layout& layout) {
   p.dp_shard = layout.dp_shard;
   p.cp = layout.cp;
   p.tp = layout.tp;
+  p.ep = layout.ep;
   p.context = layout.context;
   p.zero = layout.zero;
   p.reduce = layout.reduce;
@@ -53,10 +55,10 @@ Deck WithLayout(const Deck& deck, const Layout& layout, const std::vector<int64_
 
 const std::vector<std::string_view>& SearchedKeys() {
   static const std::vector<std::string_view> keys = {
-      "parallel.pp",       "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp",
-      "parallel.tp",       "parallel.zero",         "parallel.reduce",   "parallel.context",
-      "pipeline.schedule", "pipeline.chunks",       "pipeline.split",    "batch.micro",
-      "recompute.mode",    "recompute.regather",    "overlap.prefetch",  "overlap.interleave"};
+      "parallel.pp",      "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp",      "parallel.tp",
+      "parallel.ep",      "parallel.zero",         "parallel.reduce",   "parallel.context", "pipeline.schedule",
+      "pipeline.chunks",  "pipeline.split",        "batch.micro",       "recompute.mode",   "recompute.regather",
+      "overlap.prefetch", "overlap.interleave"};
   return keys;
 }
 
@@ -66,6 +68,7 @@ std::string ToString(const Layout& l) {
     if (degree > 1) text += fmt::format("{} {} ", name, degree);
   };
   add("tp", l.tp);
+  add("ep", l.ep);
   add("cp", l.cp);
   if (l.cp > 1) text += fmt::format("{} ", DeckName(l.context));
   add("pp", l.pp);

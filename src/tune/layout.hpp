@@ -11,7 +11,7 @@
 namespace espalier {
 
 struct Layout {
-  int pp = 1, dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1;
+  int pp = 1, dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1, ep = 1;
   ContextMode context = ContextMode::kRing;
   ScheduleKind schedule = ScheduleKind::k1F1B;
   int chunks = 1;

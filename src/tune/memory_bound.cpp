@@ -15,20 +15,24 @@ int64_t WorkspaceOf(int64_t whole, int64_t shard, int64_t others) { return other
 
 PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, const Layout& layout) {
   PartStates states;
-  const bool sharded = layout.Shards() > 1, again = layout.GathersAgain();
-  const int64_t others = layout.Shards() - 1;
+  const bool again = layout.GathersAgain();
   const int gather_ranks = GatherRanks(profile, layout);
+  // Workspace is counted of the messages of parameters that all ranks share out.
   int64_t elements = 0, elements_of_shards = 0, elements_of_gathers = 0;
+  const bool whole_group = gather_ranks == layout.Shards();
   for (const ParameterShape& parameter : memory.parameters) {
-    const int64_t shard = parameter.Shard(layout.dp_shard, layout.cp), whole = parameter.Elements();
+    const int64_t shard = parameter.Shard(layout), whole = parameter.Elements();
     const int64_t weight = whole * profile.element_bytes;
-    elements += whole;
-    elements_of_shards += shard;
-    elements_of_gathers += gather_ranks == layout.Shards() ? shard : parameter.Shard(gather_ranks, 1);
+    const bool sharded = parameter.Shards(layout) > 1;
+    if (parameter.Shards(layout) == layout.Shards()) {
+      elements += whole;
+      elements_of_shards += shard;
+      elements_of_gathers += whole_group ? shard : parameter.ShardOver(gather_ranks, 1);
+    }
     if (profile.copies_weights) states.bytes += Aligned(shard * profile.element_bytes);
     for (int64_t bytes : parameter.state_bytes) states.bytes += Aligned(bytes * shard);
     if (layout.ShardsGradients()) states.bytes += Aligned(kMaster * shard);
-    if (again) {
+    if (again && sharded) {
       states.gathered += weight;
     } else if (sharded) {
       (parameter.in_backward ? states.weights : states.forward_only) += Aligned(weight);
@@ -41,11 +45,11 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
   }
   if (again) states.gathering = profile.element_bytes * WorkspaceOf(elements, elements_of_gathers, gather_ranks - 1);
   // Gradients that are sent rounded: when the message starts, rounded copies have replaced them.
-  if (states.raw_gradients > 0 && sharded && layout.ShardsGradients())
-    states.reducing = std::max<int64_t>(
-        0,
-        profile.gradient_bytes * (states.raw_gradients / kMaster + WorkspaceOf(elements, elements_of_shards, others)) -
-            states.raw_gradients);
+  if (states.raw_gradients > 0 && layout.Shards() > 1 && layout.ShardsGradients())
+    states.reducing =
+        std::max<int64_t>(0, profile.gradient_bytes * (states.raw_gradients / kMaster +
+                                                       WorkspaceOf(elements, elements_of_shards, layout.Shards() - 1)) -
+                                 states.raw_gradients);
   return states;
 }
 

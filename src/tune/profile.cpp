@@ -5,6 +5,8 @@
 #include <optional>
 
 #include "espalier/deck/batch_ramp.hpp"
+#include "espalier/deck/expert_parallel.hpp"
+#include "espalier/deck/parse.hpp"
 #include "espalier/graph/local_range.hpp"
 #include "espalier/graph/provenance.hpp"
 #include "espalier/model/layer_kinds.hpp"
@@ -17,19 +19,22 @@ namespace {
 
 constexpr int kLayers = 2;  // of a small model
 
-/// The deck with two layers of one kind, on one pipeline stage and without data parallelism.
+/// The deck with two layers of one kind, on one pipeline stage and without data parallelism but what shares experts.
 Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   Layout small = layout;
   const bool defers = TraitsOf(layout.schedule).DefersW();
-  small.pp = small.dp_replicate = small.dp_shard = 1;
+  Deck changed = WithLayout(deck, small, {});
+  small.pp = small.dp_replicate = 1;
+  small.dp_shard = ExpertParallelOf(changed.parallel).dp_shard;
   small.schedule = defers ? ScheduleKind::kZeroBubbleH1 : ScheduleKind::k1F1B;
   small.chunks = 1;
   small.zero = 1;
   small.reduce = ReduceFrequency::kStep;
   small.regather = Regather::kAuto;
-  Deck changed = WithLayout(deck, small, {});
+  SetLayout(changed, small);
+  changed.pipeline.split.clear();
   changed.model = WithLayersOf(deck.model, kind, kLayers);
-  return WithSequences(std::move(changed), layout.micro);
+  return WithSequences(std::move(changed), layout.micro * small.dp_shard);
 }
 
 bool IsBackward(const Op& op) { return op.role == Role::kB || op.role == Role::kW; }
@@ -117,8 +122,12 @@ class MemoryReader {
     const Value& value = graph_.value(weight);
     const int state = value.kind == ValueKind::kCache ? graph_.Find(StateName(value.name)) : weight;
     Type type = graph_.value(state).type;
-    for (std::vector<Axis>& dim : type.placements.dims) std::erase_if(dim, [](Axis a) { return kStateAxes.Has(a); });
-    return {LocalShape(type, mesh_, {}), BackwardReads(weight, layer), StateBytes(state)};
+    const Deck::Parallel& p = example_.c.deck.parallel;
+    const bool shared = graph_.value(state).layout.starts_with("experts");
+    const AxisSet shards = shared ? kStateAxes - ExpertAxes(p) : kStateAxes;
+    for (std::vector<Axis>& dim : type.placements.dims) std::erase_if(dim, [&](Axis a) { return shards.Has(a); });
+    const ExpertParallel experts = shared ? ExpertParallelOf(p) : ExpertParallel{};
+    return {LocalShape(type, mesh_, {}), BackwardReads(weight, layer), StateBytes(state), experts.dp_shard, experts.cp};
   }
   /// The bytes of an element of a master and of each of its moments.
   std::vector<int64_t> StateBytes(int master) const {
@@ -246,7 +255,7 @@ void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile
 
 }  // namespace
 
-int64_t ParameterShape::Shard(int64_t dp_shard, int64_t cp) const {
+int64_t ParameterShape::ShardOver(int64_t dp_shard, int64_t cp) const {
   const int64_t length = local[StateDim(local, dp_shard * cp)];
   const int64_t shard = (length + dp_shard - 1) / dp_shard;
   return length == 0 ? 0 : (shard + cp - 1) / cp * (Elements() / length);
@@ -266,8 +275,8 @@ LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* 
   profile.defers_w = TraitsOf(layout.schedule).DefersW();
   profile.copies_weights = deck.precision.compute != Dtype::kF32;
   for (size_t i = 0; i < kinds.size(); ++i) {
-    const Compilation c = Compile(SmallModel(deck, kinds[i], layout), layout.cp * layout.tp, Purpose::kTrain, {},
-                                  Verification::kAtTheEnd);
+    const Deck small = SmallModel(deck, kinds[i], layout);
+    const Compilation c = Compile(small, SmallestRanks(small), Purpose::kTrain, {}, Verification::kAtTheEnd);
     const Example example{c, kFirstKind + i};
     MemoryReader(example, profile).Run();
     if (costs != nullptr) ReadTimes(example, *costs, profile);

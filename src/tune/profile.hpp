@@ -21,9 +21,17 @@ struct ParameterShape {
   Shape local = {};                       ///< its shape
   bool in_backward = true;                ///< backward of the same part reads the weight; that of an embedding does not
   std::vector<int64_t> state_bytes = {};  ///< of an element of the master and of each of the optimizer's states
+  /// Of experts: how many ranks of dp_shard have other experts, and whether those of cp have.
+  int64_t shared_dp = 1;
+  bool shared_cp = false;
   int64_t Elements() const { return Volume(local); }
-  /// Elements of the largest shard of `dp_shard` x `cp` (nested, see ShardOf).
-  int64_t Shard(int64_t dp_shard, int64_t cp) const;
+  /// Ranks among which its state is sharded.
+  int64_t Shards(const Layout& layout) const { return layout.dp_shard / shared_dp * (shared_cp ? 1 : layout.cp); }
+  /// Elements of the largest of these shards (nested, see ShardOf).
+  int64_t Shard(const Layout& layout) const {
+    return ShardOver(layout.dp_shard / shared_dp, shared_cp ? 1 : layout.cp);
+  }
+  int64_t ShardOver(int64_t dp_shard, int64_t cp) const;
 };
 
 /// Bytes of one part on the rank with coordinate 0. Activations are those of a microbatch of one sequence: others have
@@ -68,8 +76,8 @@ struct LayerProfile {
 /// Ranks from which a layer's parameters are gathered: those of a regather group, or all that share out the states.
 int GatherRanks(const LayerProfile& profile, const Layout& layout);
 
-/// Profiles a deck with the layout's tp, cp, context, micro and recompute, and with W deferred if the schedule defers
-/// it. Without `costs` times are 0. Throws UserError (kDeck) if the degrees do not suit the model.
+/// Profiles a deck with the layout's tp, cp, ep, context, micro and recompute, and with W deferred if the schedule
+/// defers it. Without `costs` times are 0. Throws UserError (kDeck) if the degrees do not suit the model.
 LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* costs);
 
 }  // namespace espalier

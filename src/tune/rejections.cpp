@@ -29,7 +29,7 @@ Layout Plain(const SearchContext& c, int tp, int pp) {
   Layout l = LayoutOf(c.deck);
   l.tp = tp;
   l.pp = pp;
-  l.cp = l.dp_replicate = 1;
+  l.cp = l.dp_replicate = l.ep = 1;
   l.dp_shard = c.ranks / (tp * pp);
   l.schedule = ScheduleKind::k1F1B;
   l.chunks = 1;
@@ -45,6 +45,11 @@ std::vector<Obvious> ObviousLayouts(const SearchContext& c) {
   };
   add("pure FSDP", Plain(c, 1, 1));
   if (node > 1) add(fmt::format("FSDP with tp {}", node), Plain(c, node, 1));
+  if (node > 1 && c.deck.model.experts.count % node == 0 && c.deck.model.experts.count > 0) {
+    Layout experts = Plain(c, 1, 1);
+    experts.ep = node;
+    add(fmt::format("FSDP with ep {}", node), experts);
+  }
   Layout copies = Plain(c, 1, 1);
   std::swap(copies.dp_replicate, copies.dp_shard);
   add("pure data parallelism without shards", copies);
@@ -74,7 +79,7 @@ std::string ReasonOf(const SearchContext& c, const Obvious& obvious, double best
   const Layout& l = obvious.layout;
   const Deck deck = WithLayout(c.deck, l, {});
   if (!IsValid(deck, c.ranks)) return WhatIsBroken(deck, c.ranks);
-  Scorer scorer(c, {l.tp, l.cp, l.context}, schedules);
+  Scorer scorer(c, {l.tp, l.cp, l.context, l.ep}, schedules);
   const Scored best = BestOf(scorer, c, l);
   if (best.least_bytes > c.memory_bytes)
     return fmt::format("needs {:.3g} GB or more{}, and a device has {:.3g}", double(best.least_bytes) / kGiga,

@@ -126,6 +126,7 @@ void Scorer::ScoreAll(std::vector<Scored>& fitting, SpaceCounts& counts) {
       l.cp = group_.cp;
       l.tp = group_.tp;
       l.context = group_.context;
+      l.ep = group_.ep;
       l.prefetch = context_.deck.overlap.prefetch;
       ScoreDegrees(l, fitting, counts);
     }

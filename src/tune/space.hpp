@@ -1,5 +1,5 @@
-// The search space: every layout of a deck on a number of ranks, and the score of each. Layouts of equal tp, cp and
-// parallel.context are one group: they share the profiles of their layers.
+// The search space: every layout of a deck on a number of ranks, and the score of each. Layouts of equal tp, cp,
+// ep and parallel.context are one group: they share the profiles of their layers.
 #pragma once
 
 #include <map>
@@ -39,11 +39,13 @@ struct SearchContext {
 struct Group {
   int tp = 1, cp = 1;
   ContextMode context = ContextMode::kRing;
+  int ep = 1;
 };
 /// Groups that may be valid, and why others were left out by the rules of doc/tune.md.
 struct Groups {
   std::vector<Group> groups;
   bool tp_crosses_nodes = false;  ///< a valid tp was skipped because it exceeds the ranks of a node
+  bool ep_crosses_nodes = false;  ///< the same of ep
   bool cp_too_short = false;      ///< a valid cp was skipped because it leaves each rank too few tokens
 };
 Groups GroupsOf(const SearchContext& context);

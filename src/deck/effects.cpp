@@ -137,6 +137,12 @@ std::string HidesNothing(const Deck& d) {
                           m.full_attention_layers));
 }
 std::string NoExperts(const Deck& d) { return When(d.model.experts.count == 0, "experts.count is 0"); }
+std::string NoFurtherPasses(const Deck& d) {
+  return d.model.experts.count == 0 ? NoExperts(d)
+                                    : When(d.parallel.ep == 1 && d.model.experts.buffer >= 1,
+                                           "with parallel.ep = 1 a rank has rows of its own tokens alone, all of which "
+                                           "fit");
+}
 std::string NoGroupsOfExperts(const Deck& d) {
   return d.model.experts.count == 0 ? NoExperts(d) : When(d.model.experts.groups == 1, "experts.groups is 1");
 }
@@ -230,6 +236,7 @@ const std::vector<Effect>& Effects() {
       {"experts.bias_rate", NoBias},
       {"experts.balance_loss", NoExperts},
       {"experts.z_loss", NoExperts},
+      {"experts.buffer", NoFurtherPasses},
       {"model.qkv_bias", HasBiases},
       {"model.o_bias", HasBiases},
       {"model.mlp_bias", HasBiases},

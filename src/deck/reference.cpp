@@ -111,6 +111,8 @@ Checked against the number of ranks:
 
 - The product of the degrees is the number of ranks; `dp_shard = -1` takes the remaining ranks.
 - `tp` divides `heads`, and divides `kv_heads` or is a multiple of it; then ranks share kv heads.
+- `ep` divides `experts.count`. It is the product of `tp`, if that divides it, of `cp`, if that divides the rest, and of
+  a divisor of `dp_shard`. If it has a part of `dp_shard`, `regather_group` is 0.
 - `batch.global` is a multiple of `micro * dp_replicate * dp_shard`. The quotient is the number of microbatches: at
   least `pp` for interleaved, `2 pp` for dualpipev.
 - `batch.ramp_start` and `batch.ramp_step` are such multiples too, and `batch.ramp_start` makes enough microbatches.

@@ -259,7 +259,7 @@ std::vector<DeckKey> Rows() {
     {"experts", "z_loss", FIELD(model.experts.z_loss), 0.0, Float(),
      "Factor of the router's z-loss: log(Z)^2 of each token and layer, Z the denominator of the softmax of its logits "
      "(Zoph et al. 2022). Added to what is differentiated; a metric of its own."},
-    {"experts", "buffer", FIELD(model.experts.buffer), 1.5, PositiveFloat(),
+    {"experts", "buffer", FIELD(model.experts.buffer), 1.5, {.min = 0.125, .max = 65536},
      "Rows of tokens that a rank computes at once and keeps for backward in a layer, relative to those of balanced "
      "routing. Where routing gives it more, it computes the others in further passes, in backward once more. No token is "
      "dropped, and memory does not depend on the routing."},

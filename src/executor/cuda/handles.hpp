@@ -79,7 +79,7 @@ class DeviceMemory {
 struct Streams {
   ByLane<Stream> lanes = {Stream(Urgency::kLow),  Stream(Urgency::kHigh), Stream(Urgency::kHigh),
                           Stream(Urgency::kHigh), Stream(Urgency::kHigh), Stream(Urgency::kHigh),
-                          Stream(Urgency::kHigh)};
+                          Stream(Urgency::kHigh), Stream(Urgency::kHigh)};
   Stream progress{Urgency::kHigh};  ///< reports the progress of the compute lane to the host
 
   cudaStream_t Of(Lane lane) const { return lanes[lane].Get(); }

@@ -40,6 +40,7 @@ constexpr Part kParts[] = {
     {"compute", "compute", [](const StepColumns& s, size_t r) { return At(s, r, "compute_ms"); }},
     {"exposed tp", "tp", [](const StepColumns& s, size_t r) { return At(s, r, "exposed_ms.tp"); }},
     {"exposed cp", "cp", [](const StepColumns& s, size_t r) { return At(s, r, "exposed_ms.cp"); }},
+    {"exposed ep", "ep", [](const StepColumns& s, size_t r) { return At(s, r, "exposed_ms.ep"); }},
     {"exposed dp", "dp", [](const StepColumns& s, size_t r) { return At(s, r, "exposed_ms.dp"); }},
     {"exposed pp", "pp", [](const StepColumns& s, size_t r) { return At(s, r, "exposed_ms.pp"); }},
     {"exposed, axis not known", "exposed", Exposed},

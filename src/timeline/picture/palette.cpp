@@ -22,7 +22,7 @@ constexpr ByJobKind<Colour> kColours = {
     Colour{0x55, 0x55, 0x55},  // U
 };
 constexpr ByJobKind<std::string_view> kLetters = {"P", "F", "B", "W", "BW", "S", "U"};
-constexpr ByCommAxis<std::string_view> kAxisColours = {"#EE7733", "#882255", "#33AADD", "#4B4B9B"};
+constexpr ByCommAxis<std::string_view> kAxisColours = {"#EE7733", "#882255", "#997700", "#33AADD", "#4B4B9B"};
 
 /// Prefixes the selector of every rule, so that the rules apply only in this picture. No rule has a list of selectors.
 std::string Scoped(std::string_view css) {

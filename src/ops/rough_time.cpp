@@ -34,7 +34,7 @@ double RoughTime(const Graph& graph, const Op& op, const Mesh& mesh) {
   double bytes = 0;
   for (const std::vector<Shape>* shapes : {&local.inputs, &local.outputs})
     for (const Shape& shape : *shapes) bytes += double(Volume(shape) * SizeOf(local.dtype));
-  return kPerMemoryByte * bytes;
+  return FilledShare(op.attributes) * kPerMemoryByte * bytes;
 }
 
 }  // namespace espalier

@@ -301,7 +301,18 @@ class RandomDeck:
         if tp > 1:
             for key in ("sequence_parallel", "loss_parallel"):
                 self.layout_keys[f"parallel.{key}"] = chooser.random() < 0.8
+        if "experts.count" in self.training:
+            self.layout_keys["experts.buffer"] = chooser.choice([0.25, 0.5, 1.0, 1.5, 9.0])
+            self.layout_keys["parallel.ep"] = chooser.choice(self._expert_degrees())
         self._draw_switches(chooser, [pp])
+
+    def _expert_degrees(self):
+        """ep: tp if that divides it, then cp if that divides the rest, then a divisor of dp_shard."""
+        def rest(ep):
+            for axis in ("tp", "cp"):
+                ep = ep // self.groups[axis] if ep % self.groups[axis] == 0 else ep
+            return ep
+        return [ep for ep in divisors(self.training["experts.count"]) if self.groups["dp_shard"] % rest(ep) == 0]
 
     def _draw_switches(self, chooser, stages=None):
         most = max(self.allowed_ranks) // math.prod(self.groups.values())

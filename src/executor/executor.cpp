@@ -175,6 +175,14 @@ float Executor::GetScalar(std::string_view name, int microbatch) const {
   return value;
 }
 
+std::vector<float> Executor::GetNumbers(std::string_view name) const {
+  const Tensor tensor = At(name);
+  CHECK(tensor.dtype == Dtype::kF32, "{} is not f32", name);
+  std::vector<float> numbers(static_cast<size_t>(Volume(tensor.shape)));
+  arena_.Read(tensor.data, numbers.data(), std::ssize(numbers) * static_cast<int64_t>(sizeof(float)));
+  return numbers;
+}
+
 std::vector<double> Executor::instruction_ms() const {
   std::vector<double> lengths;
   for (const Span& span : spans_) lengths.push_back((span.end_us - span.ready_us) / 1e3);

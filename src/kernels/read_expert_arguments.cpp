@@ -94,6 +94,14 @@ ExpertLoadArgs ReadArguments(const KernelCall& call) {
 }
 
 template <>
+LargestArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  LargestArgs args{{}, r.OutF32(0)};
+  for (size_t i = 0; i < call.inputs.size(); ++i) args.inputs.push_back({r.InF32(i), Volume(r.In(i).shape)});
+  return args;
+}
+
+template <>
 BiasUpdateArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor &bias = r.Out(0), &load = r.In(2);

@@ -212,8 +212,7 @@ class Llama final : public TransformerWriter {
     const int weights = b_.Emit(OpKind::kRoute, std::move(inputs), {gate + ".weights", gate + ".chosen"}, attributes);
     const int chosen = b_.Output(weights, 1);
     if (forward_.purpose != Purpose::kTrain) return weights;
-    if (e.bias && e.bias_rate > 0)
-      b_.Emit(OpKind::kExpertLoad, {chosen}, {LoadName(bias_name)}, {{{"experts", double(e.count)}}, {}});
+    if (e.count > 1) b_.Emit(OpKind::kExpertLoad, {chosen}, {LoadName(gate)}, {{{"experts", double(e.count)}}, {}});
     RouterLosses(logits, chosen, e, gate);
     return weights;
   }

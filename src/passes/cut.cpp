@@ -94,7 +94,7 @@ class Cutter {
     for (int& input : op.inputs) {
       const Value& v = graph_.value(input);
       if (v.chunk == kAllChunks) continue;
-      CHECK(v.type.shape.empty() && v.type.dtype == Dtype::kF32, "{}: only f32 scalars go to all stages", v.name);
+      CHECK(Volume(v.type.shape) == 1 && v.type.dtype == Dtype::kF32, "{}: only f32 scalars go to all stages", v.name);
       Value everywhere = v;
       everywhere.name = graph_.Unique(v.name + ".everywhere");
       everywhere.kind = ValueKind::kActivation;

@@ -3,6 +3,9 @@
 // learning rate and step number are inputs.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <map>
+
 #include "espalier/deck/parameter_groups.hpp"
 #include "espalier/graph/provenance.hpp"
 #include "espalier/model/router_losses.hpp"
@@ -52,12 +55,14 @@ class Optimizer {
       const int step = deck_.precision.moments == Dtype::kF32 ? -1 : StepScalar("step");
       AppendMuon(graph_, deck_, matrices, {StepScalar("muon_lr"), clip[2], clip[3], step});
     }
-    for (int bias : biases) UpdateBias(bias, clip[3]);
+    const std::map<std::string, int> loads = Loads();
+    for (int bias : biases) UpdateBias(bias, loads, clip[3]);
     graph_.results = {clip[0], clip[1], clip[4]};
     if (deck_.loss.z_loss > 0) graph_.results.push_back(Mean("mean_z_loss", {graph_.Find("z_loss")}));
     const Deck::Model::Experts& e = deck_.model.experts;
     for (const auto& [loss, factor] : {std::pair{kBalanceLoss, e.balance_loss}, {kRouterZLoss, e.z_loss}})
       if (e.count > 0 && factor > 0) graph_.results.push_back(Mean(fmt::format("mean_{}", loss), OfAllLayers(loss)));
+    if (!loads.empty()) graph_.results.push_back(LargestLoads(loads));
   }
 
  private:
@@ -164,14 +169,35 @@ class Optimizer {
     graph_.AddOp(std::move(op));
   }
 
-  /// A router's bias, by how often its experts were chosen by all tokens of the step; none if it does not change.
-  void UpdateBias(int bias, int apply) {
-    const std::string name = LoadName(NameOf(bias));
-    const int load = graph_.FindOrNone(name), chunk = graph_.value(bias).chunk;
-    if (load < 0) return;
-    const int total = Emit(OpKind::kReshard, {load}, Role::kS, LayerOf(load), chunk, name + ".total", "whole");
+  /// By the name of each router's load: how often all tokens of the step chose each expert.
+  std::map<std::string, int> Loads() {
+    std::map<std::string, int> loads;
+    for (size_t i = 0, n = graph_.values.size(); i < n; ++i) {
+      const Value v = graph_.value(static_cast<int>(i));
+      if (v.name.ends_with(kLoadSuffix))
+        loads[v.name] = Emit(OpKind::kReshard, {static_cast<int>(i)}, Role::kS, LayerOf(static_cast<int>(i)), v.chunk,
+                             v.name + ".total", "whole");
+    }
+    return loads;
+  }
+  /// The highest count of each layer, in the order of layers.
+  int LargestLoads(const std::map<std::string, int>& loads) {
+    std::vector<std::pair<int, int>> by_layer;
+    for (const auto& [name, total] : loads)
+      by_layer.emplace_back(LayerOf(graph_.Find(name)), Emit(OpKind::kLargest, {total}, Role::kS, head_layer_,
+                                                             graph_.value(total).chunk, name + ".largest", ""));
+    std::ranges::sort(by_layer);
+    std::vector<int> inputs;
+    for (const auto& [layer, largest] : by_layer) inputs.push_back(largest);
+    return Emit(OpKind::kLargest, std::move(inputs), Role::kU, head_layer_, kAllChunks, std::string(kLargestLoads), "");
+  }
+
+  /// A router's bias, by the loads of its experts; none if it does not change.
+  void UpdateBias(int bias, const std::map<std::string, int>& loads, int apply) {
+    if (deck_.model.experts.bias_rate == 0) return;
+    const int chunk = graph_.value(bias).chunk;
     graph_.AddOp({OpKind::kBiasUpdate,
-                  {apply, bias, total},
+                  {apply, bias, loads.at(LoadName(RouterOfBias(NameOf(bias))))},
                   {bias},
                   {{{"rate", deck_.model.experts.bias_rate}}, {}},
                   Role::kU,

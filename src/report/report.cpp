@@ -44,6 +44,12 @@ std::string MillisecondsObject(const ByCommAxis<double>& ms) {
 
 int StepWidth(int64_t steps) { return std::max(9, 2 * static_cast<int>(std::to_string(steps).size()) + 1); }
 
+std::string NumbersArray(const std::vector<double>& numbers) {
+  std::string array;
+  for (const double number : numbers) array += fmt::format("{}{:.3g}", array.empty() ? "" : ",", number);
+  return fmt::format("[{}]", array);
+}
+
 /// "compute 61.2 %, exposed tp 3.1 %, idle 33.7 %, hidden tp 4.0 %" of the step.
 std::string SharesText(const TraceRecord& record) {
   const auto percent = [&](double us) { return 100 * us / record.step_us; };
@@ -164,6 +170,9 @@ void Reporter::Step(const StepRecord& record) {
   if (record.z_loss && !options_.sleeps) line.Number("z_loss", *record.z_loss, kNineDigits);
   if (record.balance_loss && !options_.sleeps) line.Number("balance_loss", *record.balance_loss, kNineDigits);
   if (record.router_z_loss && !options_.sleeps) line.Number("router_z_loss", *record.router_z_loss, kNineDigits);
+  if (!record.experts_max_load.empty() && !options_.sleeps)
+    line.Number("experts_max_load", std::ranges::max(record.experts_max_load), kFraction)
+        .Raw("experts_max_loads", NumbersArray(record.experts_max_load));
   line.Number("lr", record.lr, kShortest);
   if (options_.ramp.Grows()) line.Integer("sequences", options_.ramp.SequencesOf(record.step));
   line.Integer("tokens", record.tokens)

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "espalier/comm/agreement.hpp"
+#include "espalier/model/router_losses.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
@@ -167,6 +168,10 @@ StepRecord StepLoop::RecordOf(const StepInFlight& step, const StepTimes& times) 
     record.balance_loss = PlainNan(executor.GetScalar("mean_balance_loss"));
   if (experts.count > 0 && experts.z_loss > 0)
     record.router_z_loss = PlainNan(executor.GetScalar("mean_router_z_loss"));
+  if (experts.count > 1 && run_.IsRankZero() && deck().run.device != RunDevice::kSleep) {
+    const double mean = double(sequences * seq_len * experts.per_token) / double(experts.count);
+    for (const float load : executor.GetNumbers(kLargestLoads)) record.experts_max_load.push_back(load / mean);
+  }
   record.lr = step.lr;
   record.tokens = ramp().SequencesUpTo(step.step) * seq_len;
   record.step_ms = last_step_ms_ / run_.Dilation();

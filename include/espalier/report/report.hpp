@@ -31,6 +31,8 @@ struct StepRecord {
   std::optional<float> z_loss = {};  ///< mean of the z-loss, which `loss` does not include; none: loss.z_loss is 0
   /// Means of the routers' losses, which `loss` does not include, summed over layers; none: their factors are 0.
   std::optional<float> balance_loss = {}, router_z_loss = {};
+  /// Tokens of the expert that most chose, relative to the mean of the layer's experts, by layer with experts.
+  std::vector<double> experts_max_load = {};
   double lr = 0;
   int64_t tokens = 0;  ///< so far
   double step_ms = 0;

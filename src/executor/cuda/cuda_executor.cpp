@@ -180,6 +180,14 @@ float CudaExecutor::GetScalar(std::string_view name, int microbatch) const {
   return value;
 }
 
+std::vector<float> CudaExecutor::GetNumbers(std::string_view name) const {
+  const Operand& place = program_.Find(name, -1);
+  if (!slots_.IsResult(place.offset)) return Executor::GetNumbers(name);
+  std::vector<float> numbers(static_cast<size_t>(place.bytes) / sizeof(float));
+  std::memcpy(numbers.data(), slots_.Result(place.offset), static_cast<size_t>(place.bytes));
+  return numbers;
+}
+
 void CudaExecutor::FailHere(const std::string& what) {
   const int at = CurrentInstruction();
   Fail((at < 0 ? std::string("a step on the GPU") : Describe(at)) + ": " + what);

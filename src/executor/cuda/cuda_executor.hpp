@@ -23,6 +23,7 @@ class CudaExecutor : public Executor {
   StepTimes End() final;
   void TimeNextStep() final;
   float GetScalar(std::string_view name, int microbatch = -1) const override;
+  std::vector<float> GetNumbers(std::string_view name) const override;
 
  protected:
   CudaExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, Abort abort);

@@ -97,6 +97,11 @@ void ExpertLoad(const ExpertLoadArgs& a) {
   for (int64_t i = 0; i < a.n; ++i) a.load[a.chosen[i]] += 1;
 }
 
+void Largest(const LargestArgs& a) {
+  for (size_t i = 0; i < a.inputs.size(); ++i)
+    a.largest[i] = *std::max_element(a.inputs[i].x, a.inputs[i].x + a.inputs[i].n);
+}
+
 void BiasUpdate(const BiasUpdateArgs& a) {
   if (*a.apply == 0) return;
   double sum = 0;

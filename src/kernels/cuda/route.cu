@@ -160,6 +160,14 @@ __global__ void ExpertLoadKernel(ExpertLoadArgs a) {
 }
 
 /// One block.
+__global__ void LargestKernel(LargestArgs::Input input, float* largest) {
+  float most = -INFINITY;
+  for (int64_t i = threadIdx.x; i < input.n; i += blockDim.x) most = Larger{}(most, input.x[i]);
+  most = BlockReduce(most, -INFINITY, Larger{});
+  if (threadIdx.x == 0) *largest = most;
+}
+
+/// One block.
 __global__ void BiasUpdateKernel(BiasUpdateArgs a) {
   if (*a.apply == 0) return;
   double part = 0;
@@ -180,6 +188,11 @@ __global__ void BiasUpdateKernel(BiasUpdateArgs a) {
 void ExpertLoad(const ExpertLoadArgs& a, const LaunchContext& context) {
   if (a.experts == 0) return;
   Launch(ExpertLoadKernel, dim3(static_cast<unsigned>(a.experts)), dim3(kThreads), 0, context.stream, a);
+}
+
+void Largest(const LargestArgs& a, const LaunchContext& context) {
+  for (size_t i = 0; i < a.inputs.size(); ++i)
+    Launch(LargestKernel, dim3(1), dim3(kThreads), 0, context.stream, a.inputs[i], a.largest + i);
 }
 
 void BiasUpdate(const BiasUpdateArgs& a, const LaunchContext& context) {

@@ -55,6 +55,11 @@ void ExpertLoad(const ExpertLoadArgs& a) {
     Put(a.load, e, static_cast<double>(std::count(a.chosen, a.chosen + a.n, e)), a.accumulate);
 }
 
+void Largest(const LargestArgs& a) {
+  for (size_t i = 0; i < a.inputs.size(); ++i)
+    a.largest[i] = *std::max_element(a.inputs[i].x, a.inputs[i].x + a.inputs[i].n);
+}
+
 void BiasUpdate(const BiasUpdateArgs& a) {
   if (*a.apply == 0) return;
   double mean = 0;

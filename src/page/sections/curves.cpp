@@ -30,6 +30,7 @@ constexpr Metric kMetrics[] = {
     {"z_loss", "z-loss", ""},
     {"balance_loss", "balance loss of experts", ""},
     {"router_z_loss", "z-loss of routers", ""},
+    {"experts_max_load", "largest load of an expert, relative to the mean", ""},
     {"grad_norm", "gradient norm", "", 1, true},
     {"lr", "learning rate", ""},
     {"sequences", "sequences per step", ""},

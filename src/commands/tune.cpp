@@ -94,9 +94,8 @@ class Printer {
     for (size_t i = 0; i < shown; ++i) PrintRow(i);
     if (result_.choice >= shown) PrintRow(result_.choice);
     fmt::print(
-        "     shares in % of the step, of the rank that ends last; tp, cp, ep, dp, pp: exposed communication; measured: "
-        "share "
-        "of its time that was measured\n");
+        "     shares in % of the step, of the rank that ends last; tp, cp, ep, dp, pp: exposed communication; "
+        "measured: share of its time that was measured\n");
   }
   void PrintRow(size_t i) const {
     const Candidate& c = result_.ranking[i];

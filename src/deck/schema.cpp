@@ -276,8 +276,8 @@ std::vector<DeckKey> Rows() {
     {"parallel", "tp", FIELD(parallel.tp), 1, Between(1, kMaxDegree),
      "Tensor-parallel ranks; must divide heads, and divide kv_heads or be a multiple of it."},
     {"parallel", "ep", FIELD(parallel.ep), 1, Between(1, kMaxDegree),
-     "Ranks that share the experts of a layer: each has experts.count / ep of them, and serves the tokens of all. It is "
-     "a factor of dp_shard * cp * tp: tp if that divides it, then cp if that divides the rest, then a divisor of "
+     "Ranks that share the experts of a layer: each has experts.count / ep of them, and serves the tokens of all. A "
+     "factor of dp_shard * cp * tp: tp if that divides it, then cp if that divides the rest, then a divisor of "
      "dp_shard."},
     {"parallel", "zero", FIELD(parallel.zero), kZero, Between(1, 3),
      "What dp_shard and cp shard: 1 optimizer state; 2 gradients too; 3 parameters too, which are gathered for every "

@@ -261,8 +261,8 @@ std::vector<DeckKey> Rows() {
      "(Zoph et al. 2022). Added to what is differentiated; a metric of its own."},
     {"experts", "buffer", FIELD(model.experts.buffer), 1.5, {.min = 0.125, .max = 65536},
      "Rows of tokens that a rank computes at once and keeps for backward in a layer, relative to those of balanced "
-     "routing. Where routing gives it more, it computes the others in further passes, in backward once more. No token is "
-     "dropped, and memory does not depend on the routing."},
+     "routing. Where routing gives it more, it computes the others in further passes, in backward once more. No token "
+     "is dropped, and memory does not depend on the routing."},
 
     {"parallel", "pp", FIELD(parallel.pp), 1, Between(1, kMaxDegree),
      "Pipeline stages."},

@@ -79,7 +79,7 @@ class StripCutter {
   bool MaySplit(const Op& op) const {
     if (op.inputs.empty() || op.frequency() != Frequency::kMicrobatch) return false;
     if (!IsCollective(op.kind)) return IsRowwise(graph_, op) && HasTokens(op.inputs[0]);
-    return MovesRows(op) && std::ranges::all_of(op.inputs, [&](int v) { return HasTokens(v); });
+    return std::ranges::all_of(op.inputs, [&](int v) { return HasTokens(v); }) && MovesRows(op);
   }
   /// An activation [batch, sequence, ...]; with the loss in chunks, gradients of weights are made in forward, too.
   bool HasTokens(int value) const {

@@ -46,7 +46,8 @@ int StepWidth(int64_t steps) { return std::max(9, 2 * static_cast<int>(std::to_s
 
 std::string NumbersArray(const std::vector<double>& numbers) {
   std::string array;
-  for (const double number : numbers) array += fmt::format("{}{:.3g}", array.empty() ? "" : ",", number);
+  for (const double number : numbers)
+    array += (array.empty() ? "" : ",") + fmt::format(fmt::runtime(kFraction), number);
   return fmt::format("[{}]", array);
 }
 

@@ -1,5 +1,5 @@
 """Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, with every setting of the
-communication switches, and one round each with a tied GPT-2, with Muon and with bf16 moments. The loaded state, saved
+communication switches, and one round each with a tied GPT-2, with Muon, with experts and with bf16 moments. The loaded state, saved
 again before the first step, bitwise equals the saved one; the next step's loss agrees to rtol 1e-6."""
 import os, shutil
 
@@ -9,12 +9,14 @@ from support.share import share
 from support.switches import Cover
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
-DEFAULTS = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "zero": 3, "reduce": "step", "context": "ring",
+DEFAULTS = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "ep": 1, "zero": 3, "reduce": "step", "context": "ring",
             "regather_group": 0, "schedule": "1f1b", "chunks": 1}
 SECTION = {"schedule": "pipeline", "chunks": "pipeline"}
 MODEL = ["model.heads=12", "model.kv_heads=6", "model.vocab=263", "batch.global=12"]
 GPT2_MODEL = ["model.vocab=263", "batch.global=12"]
 MUON_MODEL = ["optimizer.name=muon", "batch.global=12"]
+EXPERT_MODEL = ["experts.count=12", "experts.per_token=3", "experts.ffn_dim=23", "experts.bias=true",
+                "experts.bias_rate=0.01", "batch.global=12"]
 SAVED, LAST = 3, 4
 RTOL = 1e-6
 
@@ -40,8 +42,10 @@ LAYOUTS = [
 GPT2_LAYOUTS = [layout(), layout(pp=4), layout(dp_shard=2, tp=2), layout(cp=2, tp=4, context="all_gather"),
                 layout(pp=2, schedule="dualpipev", chunks=2)]
 MUON_LAYOUTS = [layout(), layout(dp_shard=3, zero=1), layout(pp=2, tp=2)]
+EXPERT_LAYOUTS = [layout(), layout(dp_shard=4, ep=2), layout(dp_shard=2, tp=2, ep=4), layout(tp=2),
+                  layout(cp=2, dp_shard=3, ep=6, zero=1), layout(pp=2, dp_shard=2, ep=2, zero=2)]
 MOMENTS = ["precision.moments=bf16"]
-RINGS = [(GPT2_MODEL, GPT2, GPT2_LAYOUTS), (MUON_MODEL, DECK, MUON_LAYOUTS),
+RINGS = [(GPT2_MODEL, GPT2, GPT2_LAYOUTS), (MUON_MODEL, DECK, MUON_LAYOUTS), (EXPERT_MODEL, DECK, EXPERT_LAYOUTS),
          ([*GPT2_MODEL, *MOMENTS], GPT2, GPT2_LAYOUTS[1:]), ([*MUON_MODEL, *MOMENTS], DECK, MUON_LAYOUTS)]
 
 

@@ -1,0 +1,38 @@
+"""Routing that sends all tokens to one expert: large steps of the router's biases choose one expert for all tokens of a
+step. Whatever ranks share experts and however large their pools are, losses are those of one rank, loads are equal, and
+every rank uses the memory that was planned. Needs ESPALIER."""
+import os
+
+from support.runs import Checks, difference, planned_peaks, scratch, train
+
+RTOL = 1e-5  # rounding grows where a token is between two experts
+COUNT, STEPS = 8, 12
+MODEL = [f"experts.count={COUNT}", "experts.per_token=1", "experts.ffn_dim=23", "experts.scores=sigmoid",
+         "experts.bias=true", "experts.bias_rate=2", "optimizer.lr=1e-4", f"run.steps={STEPS}"]
+LAYOUTS = [(1, []), (4, ["parallel.dp_shard=4", "parallel.ep=4"]), (2, ["parallel.tp=2", "parallel.ep=2"]),
+           (8, ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2", "parallel.ep=4", "recompute.mode=selective"])]
+BUFFERS = [0.5, 1, 1.5, 100]
+
+
+def main():
+    checks = Checks()
+    with scratch() as folder:
+        one = train(os.path.join(folder, "one"), 1, MODEL)
+        highest, by_layer = loads = one.curve("experts_max_load"), one.curve("experts_max_loads")
+        checks.that(max(highest) == COUNT, f"all tokens of some layer go to one of {COUNT} experts: {highest}")
+        checks.that(all(max(layers) == most and len(layers) == 4 and min(layers) >= 1
+                        for most, layers in zip(highest, by_layer)), "loads by layer")
+        for ranks, layout in LAYOUTS:
+            for buffer in BUFFERS:
+                keys = [*MODEL, *layout, f"experts.buffer={buffer}"]
+                what = " ".join(key.split(".", 1)[1] for key in keys[len(MODEL):])
+                run = train(os.path.join(folder, what.replace(" ", "-")), ranks, keys)
+                apart = difference(run.curve("loss"), one.curve("loss"))
+                checks.that(apart <= RTOL, f"{what}: losses of one rank to {apart:.1e}")
+                checks.that((run.curve("experts_max_load"), run.curve("experts_max_loads")) == loads, f"{what}: loads")
+                checks.that(run.end["rank_peak_bytes"] == planned_peaks(folder, ranks, keys),
+                            f"{what}: planned peak is what was used")
+    checks.finish()
+
+
+main()

@@ -1,49 +1,11 @@
-// Mixtures of experts: routing, rows of experts, their matmuls and gates.
+// Mixtures of experts: routing, and the losses of routers.
 #include <algorithm>
 #include <set>
 
-#include "fixture.hpp"
+#include "experts_testing.hpp"
 
 namespace espalier::testing {
 namespace {
-
-constexpr Dtype kI32 = Dtype::kI32;
-
-/// Which experts have rows: all, by chance; the first ones have all; every other one.
-enum class Routing : uint8_t { kAny, kFirst, kEven };
-constexpr Routing kRoutings[] = {Routing::kAny, Routing::kFirst, Routing::kEven};
-
-/// Different experts for each token, i32[b,s,k].
-OwnedTensor ChosenExperts(Random& random, Shape shape, int64_t experts, Routing routing) {
-  const int64_t per_token = shape.at(2), step = routing == Routing::kEven && 2 * per_token <= experts ? 2 : 1;
-  OwnedTensor chosen(kI32, shape);
-  const OwnedTensor draws = random.Integer({chosen.Count()}, 0, 1 << 30);
-  std::vector<int64_t> all;
-  for (int64_t e = 0; e < experts; e += step) all.push_back(e);
-  for (int64_t i = 0; i < chosen.Count(); ++i) {
-    const int64_t at = i % per_token, left = routing == Routing::kFirst ? per_token - at : std::ssize(all) - at;
-    std::swap(all[size_t(at)], all[size_t(at + int64_t(draws[i]) % left)]);
-    chosen.Set(i, double(all[size_t(at)]));
-  }
-  return chosen;
-}
-
-/// The experts of rows in ascending order, in this shape.
-OwnedTensor ExpertsOfRows(const OwnedTensor& chosen) {
-  std::vector<double> experts;
-  for (int64_t i = 0; i < chosen.Count(); ++i) experts.push_back(chosen[i]);
-  std::sort(experts.begin(), experts.end());
-  OwnedTensor rows(kI32, chosen.shape());
-  for (int64_t i = 0; i < rows.Count(); ++i) rows.Set(i, experts[size_t(i)]);
-  return rows;
-}
-
-/// The same case with all tensors one element after a multiple of 16 bytes.
-Case Shifted(Case c) {
-  for (std::vector<OwnedTensor>* tensors : {&c.inputs, &c.outputs})
-    for (OwnedTensor& x : *tensors) x = x.Shifted(1);
-  return c;
-}
 
 Attributes RouterOf(bool sigmoid, bool normalize, int64_t per_token, double scale = 2.5) {
   return {{{"per_token", double(per_token)}, {"normalize", normalize ? 1 : 0}, {"scale", scale}},
@@ -151,6 +113,20 @@ TEST(KernelsRoute, ExpertLoadCountsAndBiasesFollow) {
   }
 }
 
+TEST(KernelsRoute, LargestOfEachInput) {
+  Random random;
+  Case c{"largest",
+         {random.Real(kF32, {13}, -9, 9), random.Real(kF32, {}, -9, -8), random.Real(kF32, {3, 701}, -9, 9)},
+         {OwnedTensor(kF32, {3})}};
+  c.inputs[0].Set(12, 11);
+  c.inputs[2].Set(1500, 10);
+  Check(c, 0);
+  const OwnedTensor largest = c.Tested()[0];
+  EXPECT_EQ(largest[0], 11);
+  EXPECT_EQ(largest[1], c.inputs[1][0]);
+  EXPECT_EQ(largest[2], 10);
+}
+
 // A NaN is below all numbers, and no expert is chosen twice.
 TEST_P(Kernels, RouteOfExtremeLogits) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -201,10 +177,6 @@ TEST(KernelsRoute, GradientIsTheDerivativeOfTheWeights) {
   });
 }
 
-struct Tokens {
-  int64_t b, s, experts, per_token, width;
-};
-
 TEST_P(Kernels, RouterLosses) {
   for (const Tokens& t : {Tokens{1, 1, 1, 1, 0}, {2, 9, 5, 5, 0}, {3, 131, 7, 2, 0}, {2, 5, 1063, 3, 0}}) {
     for (const char* scores : {"softmax", "sigmoid"}) {
@@ -225,156 +197,15 @@ TEST_P(Kernels, RouterLosses) {
   }
 }
 
-// Few and many slots and experts, more than a block takes at a time.
-TEST_P(Kernels, RowsOfExperts) {
-  for (const Tokens& t : {Tokens{1, 1, 1, 1, 1},
-                          {2, 9, 5, 5, 17},
-                          {3, 11, 7, 2, 64},
-                          {2, 65, 2053, 3, 3},
-                          {5, 601, 13, 6, 1},
-                          {1, 97, 16, 8, 1032}}) {
-    for (Routing routing : kRoutings) {
-      const Shape slots = {t.b, t.s, t.per_token}, rows = {t.b, t.s, t.per_token, t.width};
-      const OwnedTensor x = Real({t.b, t.s, t.width}), ints(kI32, slots);
-      const Case c{"dispatch",
-                   {x, ChosenExperts(random_, slots, t.experts, routing), F32(slots)},
-                   {Real(rows), F32(slots), ints, ints},
-                   {{{"experts", double(t.experts)}}, {}}};
-      Check(c, 0);
-      Check(Shifted(c), 0);
-      const OwnedTensor places = c.Reference()[3];
-      for (const Case& d : {Case{"combine", {Real(rows), places}, {x}}, Case{"combine_grad", {x, places}, {Real(rows)}},
-                            Case{"dispatch_grad", {Real(rows), F32(slots), places}, {x, F32(slots)}}}) {
-        Check(d, SumBound(t.per_token, 1));
-        Check(Shifted(d), SumBound(t.per_token, 1));
-      }
-      if (HasFatalFailure()) return;
-    }
-  }
-}
-
-struct Grouped {
-  int64_t b, s, experts, per_token, out, in;
-};
-
-/// The three products with random operands: y, dx and dW.
-std::vector<Case> GroupedCases(Random& random, Dtype type, const Grouped& g, const OwnedTensor& of_rows) {
-  const OwnedTensor x = random.Real(type, {g.b, g.s, g.per_token, g.in}),
-                    dy = random.Real(type, {g.b, g.s, g.per_token, g.out}),
-                    weight = random.Real(type, {g.experts, g.out, g.in}),
-                    dweight = random.Real(kF32, {g.experts, g.out, g.in});
-  const auto spec = [](const char* text) { return Attributes{{}, {{"spec", text}}}; };
-  const auto of_weights = [&](bool accumulate) {
-    return Case{"grouped_matmul", {dy, x, of_rows}, {dweight}, spec("bsrn,bsrk->enk"), accumulate};
-  };
-  return {{"grouped_matmul", {x, weight, of_rows}, {dy}, spec("bsrk,enk->bsrn")},
-          {"grouped_matmul", {dy, weight, of_rows}, {x}, spec("bsrn,enk->bsrk")},
-          of_weights(false),
-          of_weights(true)};
-}
-
-// Rows of whole packs and others; one tile and several, of rows, of columns and along the contracted dim.
-TEST_P(Kernels, ProductsOfExperts) {
-  for (const Grouped& g : {Grouped{1, 1, 1, 1, 1, 1},
-                           {2, 9, 5, 5, 17, 33},
-                           {3, 11, 7, 2, 64, 24},
-                           {1, 150, 3, 2, 136, 40},
-                           {1, 70, 9, 3, 72, 264},
-                           {1, 67, 2, 2, 131, 65},
-                           {2, 3, 1100, 2, 8, 8}}) {
-    const int64_t terms = std::max({g.out, g.in, g.b * g.s * g.per_token}) + 1;
-    for (Routing routing : kRoutings) {
-      const OwnedTensor of_rows = ExpertsOfRows(ChosenExperts(random_, {g.b, g.s, g.per_token}, g.experts, routing));
-      for (const Case& c : GroupedCases(random_, T(), g, of_rows)) {
-        Check(c, SumBound(terms, 1), g.experts < 9);
-        if (HasFatalFailure()) return;
-      }
-    }
-  }
-}
-
-// Another alignment, too.
-TEST_P(Kernels, ProductsOfExpertsAnywhere) {
-  const Grouped g{2, 9, 5, 3, 40, 72};
-  const OwnedTensor of_rows = ExpertsOfRows(ChosenExperts(random_, {2, 9, 3}, 5, Routing::kAny));
-  for (const Case& c : GroupedCases(random_, T(), g, of_rows)) {
-    Check(Shifted(c), SumBound(128, 1));
-    Case one = c;
-    for (size_t i = 0; i < 2; ++i) {
-      one.inputs[i] = c.inputs[i].Shifted(1);  // only one operand
-      Check(one, SumBound(128, 1));
-      one.inputs[i] = c.inputs[i];
-    }
-  }
-}
-
-/// Row r of [b,s,k,width].
-OwnedTensor RowOf(const OwnedTensor& rows, int64_t r) {
-  const int64_t width = rows.shape().at(3);
-  OwnedTensor row(rows.dtype(), {1, 1, 1, width});
-  for (int64_t c = 0; c < width; ++c) row.Set(c, rows[r * width + c]);
-  return row;
-}
-
-// A row alone has the bits that it has among others, and others that are infinite do not change it.
-TEST_P(Kernels, RowsOfProductsDoNotDependOnOthers) {
-  for (const Grouped& g : {Grouped{1, 170, 2, 1, 40, 72}, {1, 41, 5, 3, 17, 31}}) {
-    const OwnedTensor of_rows =
-        ExpertsOfRows(ChosenExperts(random_, {g.b, g.s, g.per_token}, g.experts, Routing::kAny));
-    const std::vector<Case> cases = GroupedCases(random_, T(), g, of_rows);
-    for (size_t product : {0, 1}) {
-      Case c = cases[product];
-      const OwnedTensor all = c.Tested()[0];
-      for (int64_t r = 0; r < of_rows.Count(); r += 13) {
-        OwnedTensor expert(kI32, {1, 1, 1});
-        expert.Set(0, of_rows[r]);
-        const Case one{c.op, {RowOf(c.inputs[0], r), c.inputs[1], expert}, {RowOf(all, r)}, c.attributes};
-        EXPECT_TRUE(one.Tested()[0].SameBits(RowOf(all, r))) << "row " << r << " of product " << product;
-      }
-      c.inputs[0].Set(5 * c.inputs[0].shape()[3], kInfinity);
-      EXPECT_TRUE(RowOf(c.Tested()[0], 6).SameBits(RowOf(all, 6)));
-    }
-  }
-}
-
-TEST_P(Kernels, WeightedSwiglu) {
-  for (const Shape& shape : {Shape{1, 1, 1, 1}, {2, 3, 2, 17}, {1, 5, 3, 64}, {1, 2, 1, 4103}, {2, 65, 3, 8}}) {
-    const Shape rows(shape.begin(), shape.end() - 1);
-    const OwnedTensor gate = Real(shape, -9, 9), up = Real(shape), weights = F32(rows, -1, 2), dy = Real(shape);
-    const Case c{"weighted_swiglu", {gate, up, weights}, {Empty(T(), shape)}};
-    Check(c, SumBound(8, 18));
-    Check(Shifted(c), SumBound(8, 18));
-    const Case grad{"weighted_swiglu_grad", {gate, up, weights, dy}, {Real(shape), Real(shape), F32(rows)}};
-    // silu of bf16 is inexact by 4e-7 of the gate.
-    Check(grad, SumBound(8 * shape[3], 9));
-    Check(Shifted(grad), SumBound(8 * shape[3], 9));
-    for (size_t input : {0, 3}) CheckInPlace(grad, 0, input);
-  }
-}
-
-TEST_P(Kernels, ExpertsOfEmptyExtents) {
-  for (const Tokens& t : {Tokens{0, 3, 4, 2, 8}, {2, 0, 4, 2, 8}, {2, 3, 4, 0, 8}, {2, 3, 4, 2, 0}, {0, 0, 4, 0, 0}}) {
-    const Shape slots = {t.b, t.s, t.per_token};
-    const OwnedTensor rows = Real({t.b, t.s, t.per_token, t.width}), x = Real({t.b, t.s, t.width}),
-                      chosen = ChosenExperts(random_, slots, t.experts, Routing::kAny), weights = F32(slots);
+TEST_P(Kernels, RoutersOfEmptyExtents) {
+  for (const Tokens& t : {Tokens{0, 3, 4, 2, 8}, {2, 0, 4, 2, 8}, {2, 3, 4, 0, 8}, {0, 0, 4, 0, 0}}) {
+    const OwnedTensor chosen = ChosenExperts(random_, {t.b, t.s, t.per_token}, t.experts, Routing::kAny);
     Check(RouteCase(Real({t.b, t.s, t.experts}), RouterOf(false, true, t.per_token)), SumBound(8, 2.5));
     const Attributes losses{{{"balance", 0.01}, {"z_loss", 0.003}}, {{"scores", "softmax"}}};
     const OwnedTensor logits = Real({t.b, t.s, t.experts}), by_expert = F32({t.b, t.experts});
     Check({"balance", {logits, chosen}, {by_expert, by_expert, F32({t.b})}, losses}, SumBound(64, 4));
     Check({"balance_grad", {logits, by_expert}, {logits}, losses}, SumBound(8, 1));
     Check({"router_loss", {by_expert, by_expert, F32({t.b})}, {F32({}), F32({})}, losses, true}, SumBound(8, 1));
-    const Case c{"dispatch", {x, chosen, weights}, {rows, weights, chosen, chosen}, {{{"experts", 4}}, {}}};
-    Check(c, 0);
-    const OwnedTensor places = c.Reference()[3];
-    Check({"combine", {rows, places}, {x}}, SumBound(2, 1));
-    Check({"combine_grad", {x, places}, {rows}}, 0);
-    Check({"dispatch_grad", {rows, weights, places}, {x, weights}}, SumBound(2, 1));
-    Check({"weighted_swiglu", {rows, rows, weights}, {rows}}, SumBound(8, 1));
-    Check({"weighted_swiglu_grad", {rows, rows, weights, rows}, {rows, rows, weights}}, SumBound(64, 1));
-    for (const auto& [out, in] : {std::pair{t.width, int64_t{5}}, {5, t.width}})
-      for (const Case& product :
-           GroupedCases(random_, T(), {t.b, t.s, t.experts, t.per_token, out, in}, ExpertsOfRows(chosen)))
-        Check(product, SumBound(16, 1));
   }
 }
 

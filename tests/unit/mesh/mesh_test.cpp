@@ -43,6 +43,20 @@ TEST(Mesh, RanksOfARegatherGroupAreNeighbours) {
   EXPECT_EQ(mesh.ToString(), "pp 1 x dp_replicate 1 x dp_shard 12 x cp 1 x tp 2");
 }
 
+TEST(Mesh, RanksThatShareExpertsAreNeighbours) {
+  EnumArray<Axis, int, kAxisCount> degrees = {1, 1, 3, 1, 2};
+  degrees[Axis::kEp] = 4;
+  const Mesh mesh(degrees);
+  for (int rank = 0; rank < 24; ++rank) {
+    const Coordinate c = mesh.CoordinateOf(rank);
+    EXPECT_EQ(c[Axis::kEp], rank / 2 % 4);
+    EXPECT_EQ(mesh.IndexInGroup(kShardAxes, c), rank / 2 % 4 * 3 + rank / 8) << "shards go by ep first";
+  }
+  EXPECT_EQ(mesh.GroupRanks({Axis::kEp, Axis::kTp}, mesh.CoordinateOf(11)),
+            (std::vector<int>{8, 9, 10, 11, 12, 13, 14, 15}));
+  EXPECT_EQ(mesh.ToString(), "pp 1 x dp_replicate 1 x dp_shard 12 x cp 1 x tp 2");
+}
+
 TEST(Axes, EveryAxisHasOneRowAndOnePlace) {
   AxisSet members, ranks;
   for (Axis a : kAxes) members.Add(a);
@@ -59,11 +73,11 @@ TEST(Axes, EveryAxisHasOneRowAndOnePlace) {
 
 TEST(Axes, SetsFollowFromTheTable) {
   EXPECT_EQ(Name(kTensorAxes), "tp+kv_replicate");
-  EXPECT_EQ(Name(kShardAxes), "regather+dp_shard");
-  EXPECT_EQ(Name(kBatchAxes), "dp_replicate+regather+dp_shard");
-  EXPECT_EQ(Name(kTokenAxes), "dp_replicate+regather+dp_shard+cp");
-  EXPECT_EQ(Name(kStateAxes), "regather+dp_shard+cp");
-  EXPECT_EQ(Name(kAxesOfStage), "dp_replicate+regather+dp_shard+cp+tp+kv_replicate");
+  EXPECT_EQ(Name(kShardAxes), "ep+regather+dp_shard");
+  EXPECT_EQ(Name(kBatchAxes), "dp_replicate+ep+regather+dp_shard");
+  EXPECT_EQ(Name(kTokenAxes), "dp_replicate+ep+regather+dp_shard+cp");
+  EXPECT_EQ(Name(kStateAxes), "ep+regather+dp_shard+cp");
+  EXPECT_EQ(Name(kAxesOfStage), "dp_replicate+ep+regather+dp_shard+cp+tp+kv_replicate");
   EXPECT_EQ(Name(kReplicatingAxes), "kv_replicate");
   EXPECT_EQ(FactorsInside(Axis::kRegather), AxisSet{Axis::kDpShard});
   EXPECT_EQ(FactorsInside(Axis::kDpShard), AxisSet{});
@@ -76,6 +90,9 @@ TEST(Axes, EachKindOfMessageHasItsCarrier) {
   EXPECT_EQ(CarrierOf({Axis::kCp}, &AxisRow::others), CommAxis::kDp) << "gradients never hold up keys and values";
   EXPECT_EQ(CarrierOf({Axis::kCp, Axis::kTp}, &AxisRow::activations), CommAxis::kDp);
   EXPECT_EQ(CarrierOf({Axis::kPp}, &AxisRow::others), CommAxis::kDp);
+  EXPECT_EQ(CarrierOf({Axis::kEp}, &AxisRow::activations), CommAxis::kEp);
+  EXPECT_EQ(CarrierOf({Axis::kEp, Axis::kTp}, &AxisRow::activations), CommAxis::kEp) << "one group of experts";
+  EXPECT_EQ(CarrierOf({Axis::kEp, Axis::kDpShard}, &AxisRow::others), CommAxis::kDp);
 }
 
 TEST(Axes, SetsAreReadAsTheyPrint) {
@@ -83,7 +100,7 @@ TEST(Axes, SetsAreReadAsTheyPrint) {
     const AxisSet axes = AxisSet::FromBits(bits);
     EXPECT_EQ(ParseAxisSet(Name(axes)), axes);
   }
-  EXPECT_THROW(ParseAxisSet("tp+ep"), InvariantError);
+  EXPECT_THROW(ParseAxisSet("tp+xp"), InvariantError);
 }
 
 TEST(Mesh, AxesOfDegreeOneAreNotReal) {

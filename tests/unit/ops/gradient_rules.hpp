@@ -38,13 +38,13 @@ inline const std::vector<GradientRule> kGradients = {
     {"add", "dy0", "dx0 = dy0\ndx1 = dy0\ndx2 = dy0"},
     {"swiglu", "dy0", "dx0, dx1 = swiglu_grad(x0, x1, dy0)"},
     {"route per_token=2", "dy0", "dx0 = route_grad(x0, y1, dy0) per_token=2"},
-    {"dispatch experts=13", "dy0", "dx0, dx2 = dispatch_grad(dy0, dy1, y3)"},
-    {"combine", "dy0", "dx0 = combine_grad(dy0, x1)"},
-    {"weighted_swiglu", "dy0", "dx0, dx1, dx2 = weighted_swiglu_grad(x0, x1, x2, dy0)"},
-    {"grouped_matmul experts=13 spec=bsrk,enk->bsrn", "dy0",
-     "dx0 = grouped_matmul(dy0, x1, x2) spec=bsrn,enk->bsrk\ndx1 = grouped_matmul(dy0, x0, x2) experts=13 "
-     "spec=bsrn,bsrk->enk"},
-    {"grouped_matmul spec=bsrn,enk->bsrk", "dy0", "error: only the forward grouped_matmul has a gradient"},
+    {"dispatch experts=13 ranks=2 rows=2", "dy0", "dx0, dx2 = dispatch_grad(dy0, dy1, y3) experts=13 ranks=2 rows=2"},
+    {"combine experts=13 ranks=2 rows=2", "dy0", "dx0 = combine_grad(dy0, x1) experts=13 ranks=2 rows=2"},
+    {"weighted_swiglu", "dy0", "dx0, dx1, dx2 = weighted_swiglu_grad(x0, x1, x2, dy0, x3)"},
+    {"grouped_matmul load=0.5 spec=ebsk,enk->ebsn", "dy0",
+     "dx0 = grouped_matmul(dy0, x1, x2) load=0.5 spec=ebsn,enk->ebsk\ndx1 = grouped_matmul(dy0, x0, x2) load=0.5 "
+     "spec=ebsn,ebsk->enk"},
+    {"grouped_matmul spec=ebsn,enk->ebsk", "dy0", "error: only the forward grouped_matmul has a gradient"},
     // A router's losses: the adjoint of a sum of scores is how often its expert was chosen.
     {"router_loss", "1", "dx0 = x1\ndx2 = 1"},
     {"balance", "dy0", "dx0 = balance_grad(x0, dy0)"},
@@ -78,10 +78,15 @@ inline const std::vector<FlopsRule> kFlops = {
      2.0 * 3 * 6 * 30 * 12},
     {"attention_grad head_dim=5 causal=1",
      "bf16[3,5,30] bf16[3,5,10] bf16[3,5,10] bf16[3,5,30] f32[3,6,5] bf16[3,5,30]", 5.0 * 3 * 5 * 30 * 5},
-    // Whatever the routing, a row has one expert.
-    {"grouped_matmul spec=bsrk,enk->bsrn", "bf16[3,5,2,7] bf16[13,11,7] i32[3,5,2]", 2.0 * 3 * 5 * 2 * 7 * 11},
-    {"grouped_matmul spec=bsrn,bsrk->enk experts=13",
-     "bf16[3{dp_shard},5,2,11] bf16[3{dp_shard},5,2,7] i32[3{dp_shard},5,2]", 2.0 * 2 * 5 * 2 * 7 * 11},
+    // Of the rows that balanced routing fills.
+    {"grouped_matmul spec=ebsk,enk->ebsn", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]", 2.0 * 13 * 3 * 2 * 7 * 11},
+    {"grouped_matmul spec=ebsk,enk->ebsn load=0.75", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]",
+     2.0 * 13 * 3 * 2 * 7 * 11 * 0.75},
+    {"grouped_matmul spec=ebsk,enk->ebsn load=1.25 pass=1", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]",
+     2.0 * 13 * 3 * 2 * 7 * 11 * 0.25},
+    {"grouped_matmul spec=ebsk,enk->ebsn load=0.75 pass=1", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]", 0.0},
+    {"grouped_matmul spec=ebsn,ebsk->enk",
+     "bf16[13{ep},3{dp_shard},2,11] bf16[13{ep},3{dp_shard},2,7] i32[13{ep},3{dp_shard},2]", 2.0 * 7 * 2 * 2 * 7 * 11},
     // A window w leaves w - w^2 / 2t keys of a query.
     {"attention head_dim=5 causal=1 window=4 cp=2 length=16", "bf16[3,16{cp},30] bf16[3,16,10] bf16[3,16,10]",
      4.0 * 3 * 8 * 30 * 3.5},
@@ -113,6 +118,21 @@ inline const std::vector<PartitionRule> kPartitions = {
      "bf16[3,5{cp},11]+sum{tp}"},
     {"embedding", "i32[3{dp_shard},5] w:bf16[13{tp,dp_shard},7]", "i32[3{dp_shard},5] bf16[13{tp},7]",
      "bf16[3{dp_shard},5,7]+sum{tp}"},
+    // Rows of experts stay where they are: weights are gathered, and tokens too, over the ranks that share experts.
+    {"grouped_matmul spec=ebsk,enk->ebsn",
+     "bf16[13,3{dp_shard},2{tp},7] w:bf16[13{dp_shard,tp},11,7] "
+     "i32[13,3{dp_shard},2{tp}]",
+     "bf16[13,3{dp_shard},2{tp},7] bf16[13,11,7] i32[13,3{dp_shard},2{tp}]", "bf16[13,3{dp_shard},2{tp},11]"},
+    {"grouped_matmul spec=ebsk,enk->ebsn", "bf16[13{ep},3,2,7] w:bf16[13{ep,dp_shard},11,7] i32[13{ep},3,2]",
+     "bf16[13{ep},3,2,7] bf16[13{ep},11,7] i32[13{ep},3,2]", "bf16[13{ep},3,2,11]"},
+    {"combine_grad experts=13 ranks=2 rows=2", "bf16[3{ep},5,7] i32[2{ep},3,5,2]", "bf16[3,5,7] i32[2{ep},3,5,2]",
+     "bf16[13{ep},3,2,7]"},
+    {"dispatch experts=13 ranks=2 rows=2", "bf16[3{ep},5,7] i32[3{ep},5,2] f32[3{ep},5,2]",
+     "bf16[3{ep},5,7] i32[3{ep},5,2] f32[3{ep},5,2]",
+     "bf16[13,3{ep},2,7] f32[13,3{ep},2] i32[13,3{ep},2] i32[2,3{ep},5,2]"},
+    {"dispatch experts=13 ranks=2 rows=2", "bf16[3{ep},5,7] i32[3{ep},5,2] f32[3{ep},5,2]",
+     "bf16[3,5,7] i32[3,5,2] f32[3,5,2]", "bf16[13{ep},3,2,7] f32[13{ep},3,2] i32[13{ep},3,2] i32[2{ep},3,5,2]",
+     "experts,expert_batch,expert_rows,whole"},
     // A dim that may not be sharded is gathered, whichever input has it.
     {"rms_norm eps=1e-5", "bf16[3,5{cp},7{tp}] w:bf16[7{tp}]", "bf16[3,5{cp},7] bf16[7]",
      "bf16[3,5{cp},7] f32[3,5{cp}]"},

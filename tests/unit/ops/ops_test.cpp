@@ -253,13 +253,21 @@ TEST(Ops, AnOutputFitsTheMemoryOfTheInputThatItMayTake) {
 
 // --- what the rules say is what kernels compute on the parts of each rank --------------------------------------------
 
+/// Whether placements such as "{dp_replicate,tp}" name an axis.
+bool Names(std::string_view text, Axis axis) {
+  const std::string_view name = Name(axis);
+  for (size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1))
+    if ((text[at - 1] == '{' || text[at - 1] == ',') &&
+        (text[at + name.size()] == '}' || text[at + name.size()] == ','))
+      return true;
+  return false;
+}
+
 /// 2 along the axes that a rule names, except kv_replicate: 3, since two kv heads are shared by three heads each.
 Mesh MeshOf(std::string_view text) {
   Coordinate degrees;
   for (size_t a = 0; a < kAxisCount; ++a)
-    degrees[kAxes[a]] = text.find(Name(kAxes[a])) == std::string_view::npos ? 1
-                        : kAxes[a] == Axis::kKvReplicate                    ? 3
-                                                                            : 2;
+    degrees[kAxes[a]] = !Names(text, kAxes[a]) ? 1 : kAxes[a] == Axis::kKvReplicate ? 3 : 2;
   return Mesh(degrees);
 }
 

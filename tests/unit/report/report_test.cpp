@@ -129,8 +129,8 @@ TEST_F(ReporterTest, StepLineHasEveryFieldInOrder) {
                           "\"step_ms\":250.000,\"tokens_per_s\":4004.0,\"mfu\":null,\"peak_bytes\":123456789,"
                           "\"host_bytes\":234567,"
                           "\"compute_ms\":200.123,\"exposed_comm_ms\":30.000,\"idle_ms\":20.000,"
-                          "\"exposed_ms\":{\"tp\":12.500,\"cp\":0.000,\"dp\":17.500,\"pp\":0.000},"
-                          "\"hidden_ms\":{\"tp\":37.500,\"cp\":0.000,\"dp\":0.000,\"pp\":2.000},"
+                          "\"exposed_ms\":{\"tp\":12.500,\"cp\":0.000,\"ep\":0.000,\"dp\":17.500,\"pp\":0.000},"
+                          "\"hidden_ms\":{\"tp\":37.500,\"cp\":0.000,\"ep\":0.000,\"dp\":0.000,\"pp\":2.000},"
                           "\"data_ms\":0.500,\"checkpoint_ms\":7.000,\"time\":1763890123.250}"));
 }
 
@@ -248,8 +248,8 @@ TEST_F(ReporterTest, EventsAreThoseOfTheContract) {
                                R"("reason":"runs/x/checkpoints/step-00000007 is not saved\nno \"room\""})");
   EXPECT_EQ(Untimed(lines[4]), R"({"event":"trace","step":7,"picture":"runs/x/trace/step-00000007.svg","ranks":4,)"
                                R"("step_ms":1.000,"compute_ms":0.600,"idle_ms":0.250,)"
-                               R"("exposed_ms":{"tp":0.150,"cp":0.000,"dp":0.000,"pp":0.000},)"
-                               R"("hidden_ms":{"tp":0.000,"cp":0.000,"dp":0.000,"pp":0.040}})");
+                               R"("exposed_ms":{"tp":0.150,"cp":0.000,"ep":0.000,"dp":0.000,"pp":0.000},)"
+                               R"("hidden_ms":{"tp":0.000,"cp":0.000,"ep":0.000,"dp":0.000,"pp":0.040}})");
   EXPECT_EQ(Untimed(lines[5]), R"({"event":"stop","step":7,"reason":"SIGUSR1 to rank 1"})");
   EXPECT_EQ(Untimed(lines[6]), R"({"event":"end","status":75,"rank_peak_bytes":[10,20,30],"outside_bytes":77})");
 }

@@ -52,8 +52,8 @@ class ReporterTest : public testing::Test {
     r.exposed_comm_ms = 30;
     r.idle_ms = 20;
     r.comm.emplace();
-    r.comm->exposed_ms = {12.5, 0, 17.5, 0};
-    r.comm->hidden_ms = {37.5, 0, 0, 2};
+    r.comm->exposed_ms = {12.5, 0, 0, 17.5, 0};
+    r.comm->hidden_ms = {37.5, 0, 0, 0, 2};
     r.data_ms = 0.5;
     r.checkpoint_ms = 7;
     return r;

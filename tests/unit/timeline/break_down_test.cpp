@@ -9,12 +9,13 @@
 namespace espalier {
 namespace {
 
-constexpr int kNone = -1, kTp = 0, kCp = 1, kDp = 2, kPp = 3;
+constexpr int kNone = -1, kTp = 0, kCp = 1, kDp = 3, kPp = 4;
 
 TEST(ExposedAxis, CopiesCountAsDpAndBothDirectionsAsPp) {
-  for (const auto& [lane, axis] : {std::pair{Lane::kTp, CommAxis::kTp}, std::pair{Lane::kCp, CommAxis::kCp},
-                                   std::pair{Lane::kDp, CommAxis::kDp}, std::pair{Lane::kCopy, CommAxis::kDp},
-                                   std::pair{Lane::kPpSend, CommAxis::kPp}, std::pair{Lane::kPpRecv, CommAxis::kPp}})
+  for (const auto& [lane, axis] :
+       {std::pair{Lane::kTp, CommAxis::kTp}, std::pair{Lane::kCp, CommAxis::kCp}, std::pair{Lane::kEp, CommAxis::kEp},
+        std::pair{Lane::kDp, CommAxis::kDp}, std::pair{Lane::kCopy, CommAxis::kDp},
+        std::pair{Lane::kPpSend, CommAxis::kPp}, std::pair{Lane::kPpRecv, CommAxis::kPp}})
     EXPECT_EQ(CommAxisOf(lane), axis);
   EXPECT_THROW(CommAxisOf(Lane::kCompute), InvariantError);
   EXPECT_EQ(Name(CommAxis::kTp), "tp");

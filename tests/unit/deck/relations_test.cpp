@@ -4,6 +4,7 @@
 
 #include "deck_testing.hpp"
 #include "espalier/deck/deck.hpp"
+#include "espalier/deck/expert_parallel.hpp"
 #include "espalier/deck/parameter_groups.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/print.hpp"
@@ -176,6 +177,46 @@ TEST(Errors, ZeroTwoHasNoWholeGradients) {
     EXPECT_THAT(Errors({"parallel.zero=2", fmt::format("parallel.reduce={}", reduce)}), IsEmpty());
   for (const char* zero : {"1", "3"})
     EXPECT_THAT(Errors({"parallel.reduce=step", fmt::format("parallel.zero={}", zero)}), IsEmpty());
+}
+
+TEST(Errors, RanksShareExperts) {
+  const auto with = [](Strings keys) { return Errors(std::move(keys)); };
+  const Strings experts = {"experts.count=12", "experts.per_token=2", "experts.ffn_dim=5"};
+  const auto of = [&](Strings keys) {
+    keys.insert(keys.begin(), experts.begin(), experts.end());
+    return with(keys);
+  };
+  const std::string at = "command line: parallel.ep = ";
+  EXPECT_THAT(with({"parallel.ep=2"}),
+              ElementsAre(at + "2: shards experts, but experts.count = 0: all layers are dense (leave it out)"));
+  EXPECT_THAT(of({"parallel.ep=5"}),
+              ElementsAre(at + "5: must divide experts.count = 12 (allowed: 1, 2, 3, 4, 6, 12)"));
+  EXPECT_THAT(of({"parallel.ep=4"}), IsEmpty()) << "dp_shard is open";
+  EXPECT_THAT(of({"parallel.ep=4", "parallel.dp_shard=2", "batch.global=36"}),
+              ElementsAre(at + "4: must be a factor of dp_shard * cp * tp = 2 * 1 * 1: tp, if it divides ep, times cp, "
+                               "if it divides the rest, times a divisor of dp_shard (allowed: 1, 2)"));
+  EXPECT_THAT(of({"parallel.ep=4", "parallel.dp_shard=2", "parallel.tp=2", "batch.global=36"}), IsEmpty());
+  EXPECT_THAT(of({"parallel.ep=2", "parallel.dp_shard=4", "batch.global=36", "parallel.regather_group=2"}),
+              ElementsAre("command line: parallel.regather_group = 2: is not possible where parallel.ep = 2 shares "
+                          "experts over ranks of dp_shard (allowed: 0)"));
+  EXPECT_THAT(
+      of({"parallel.ep=2", "parallel.tp=2", "parallel.dp_shard=4", "batch.global=36", "parallel.regather_group=2"}),
+      IsEmpty());
+}
+
+TEST(Deck, EpTakesTheNearestRanksFirst) {
+  const auto axes = [](int ep, int dp_shard, int cp, int tp) {
+    Deck::Parallel p{};
+    p.ep = ep, p.dp_shard = dp_shard, p.cp = cp, p.tp = tp;
+    const ExpertParallel e = ExpertParallelOf(p);
+    return std::tuple(e.dp_shard, cp > 1 && e.cp, tp > 1 && e.tp);
+  };
+  EXPECT_EQ(axes(1, 4, 2, 2), std::tuple(1, false, false));
+  EXPECT_EQ(axes(2, 4, 2, 2), std::tuple(1, false, true));
+  EXPECT_EQ(axes(4, 4, 2, 2), std::tuple(1, true, true));
+  EXPECT_EQ(axes(8, 4, 2, 2), std::tuple(2, true, true));
+  EXPECT_EQ(axes(2, 4, 2, 3), std::tuple(1, true, false));
+  EXPECT_EQ(axes(2, 4, 4, 1), std::tuple(2, false, false)) << "a part of cp is none";
 }
 
 TEST(Errors, RegatherGroupsShareOutDpShard) {

@@ -1,6 +1,6 @@
 """Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, with every setting of the
-communication switches, and one round each with a tied GPT-2, with Muon, with experts and with bf16 moments. The loaded state, saved
-again before the first step, bitwise equals the saved one; the next step's loss agrees to rtol 1e-6."""
+communication switches, and one round each with a tied GPT-2, with Muon, with experts and with bf16 moments. The loaded
+state, saved again before the first step, bitwise equals the saved one; the next step's loss agrees to rtol 1e-6."""
 import os, shutil
 
 from support.checkpoints import same_bits, tensors
@@ -9,8 +9,8 @@ from support.share import share
 from support.switches import Cover
 
 GPT2 = os.path.join(ROOT, "tests", "decks", "small_gpt2.toml")
-DEFAULTS = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "ep": 1, "zero": 3, "reduce": "step", "context": "ring",
-            "regather_group": 0, "schedule": "1f1b", "chunks": 1}
+DEFAULTS = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "ep": 1, "zero": 3, "reduce": "step",
+            "context": "ring", "regather_group": 0, "schedule": "1f1b", "chunks": 1}
 SECTION = {"schedule": "pipeline", "chunks": "pipeline"}
 MODEL = ["model.heads=12", "model.kv_heads=6", "model.vocab=263", "batch.global=12"]
 GPT2_MODEL = ["model.vocab=263", "batch.global=12"]

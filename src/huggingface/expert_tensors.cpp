@@ -4,6 +4,9 @@
 //   mlp.experts.up_proj.weight   [E, F, H] mlp.experts.J.up_proj.weight   [F, H]    of each expert first gate's rows
 //   mlp.experts.down_proj.weight [E, H, F] mlp.experts.J.down_proj.weight [H, F]  mlp.experts.down_proj    [E, H, F]
 //
+// A shared expert with a gate is a mixture of one: mlp.shared_expert.gate_proj.weight is [1, F, H] here and [F, H]
+// there.
+//
 // Mixtral's files have block_sparse_moe for mlp, and w1, w3, w2 for gate_proj, up_proj, down_proj.
 #include "espalier/huggingface/expert_tensors.hpp"
 
@@ -16,6 +19,7 @@ namespace espalier {
 namespace {
 
 constexpr std::string_view kRouter = ".mlp.gate.weight", kMixtralRouter = ".block_sparse_moe.gate.weight";
+constexpr std::string_view kSharedExpert = ".mlp.shared_expert.";
 constexpr std::string_view kExperts = ".mlp.experts.", kMixtralExperts = ".block_sparse_moe.experts.";
 
 struct Projection {
@@ -61,6 +65,12 @@ std::vector<FilePart> Packed(const ExpertWeight& w) {
   return parts;
 }
 
+/// The tensor of a file for a weight that belongs to no expert of several.
+SafetensorsWriter::Tensor InFile(const SafetensorsWriter::Tensor& weight) {
+  const bool one = weight.name.find(kSharedExpert) != weight.name.npos && weight.shape.size() == 3;
+  return {weight.name, one ? Shape(weight.shape.begin() + 1, weight.shape.end()) : weight.shape};
+}
+
 /// The name of a router in Mixtral's files; empty for other weights.
 std::string MixtralRouter(const std::string& name) {
   if (!name.ends_with(kRouter)) return "";
@@ -72,7 +82,7 @@ std::string MixtralRouter(const std::string& name) {
 std::vector<std::vector<FilePart>> WaysOf(const SafetensorsWriter::Tensor& weight) {
   if (const ExpertWeight w = TakeApart(weight); w.projection != nullptr)
     return {PerExpert(w, false), PerExpert(w, true), Packed(w)};
-  std::vector<std::vector<FilePart>> ways = {{WholeOf(weight.name, weight.shape)}};
+  std::vector<std::vector<FilePart>> ways = {{WholeOf(weight.name, InFile(weight).shape)}};
   if (std::string router = MixtralRouter(weight.name); !router.empty())
     ways.push_back({WholeOf(std::move(router), weight.shape)});
   return ways;
@@ -84,7 +94,7 @@ std::vector<SafetensorsWriter::Tensor> ExportedTensors(const SafetensorsWriter::
   const ExpertWeight w = TakeApart(weight);
   if (w.projection == nullptr) {
     std::string router = mixtral ? MixtralRouter(weight.name) : "";
-    return {{router.empty() ? weight.name : std::move(router), weight.shape}};
+    return {{router.empty() ? weight.name : std::move(router), InFile(weight).shape}};
   }
   std::vector<SafetensorsWriter::Tensor> tensors;
   for (FilePart& part : PerExpert(w, mixtral)) tensors.push_back(std::move(part.tensor));

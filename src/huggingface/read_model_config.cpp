@@ -54,6 +54,7 @@ enum class Windows : uint8_t {
   kSwitched,    ///< all, if use_sliding_window is true
   kAfterFirst,  ///< those after the first max_window_layers, if use_sliding_window is true
   kNone,        ///< the key must be null
+  kOff,         ///< use_sliding_window must be false
 };
 
 /// Where an architecture with experts has them in config.json.
@@ -61,6 +62,8 @@ struct ExpertKeys {
   std::string_view count, width;  ///< keys; without a `count` all layers are dense
   bool normalize = true;          ///< the weights of a token sum to 1; false: the key norm_topk_prob says whether
   bool sparse_layers = false;     ///< the keys decoder_sparse_step and mlp_only_layers
+  std::string_view gated = {};    ///< key of the width of a shared expert with a gate
+  bool deepseek = false;          ///< the router and the shared experts of DeepSeek-V3
 };
 
 /// What is fixed, or has another default, in each of the architectures with rotary positions.
@@ -73,6 +76,9 @@ struct Rotary {
   std::string_view qk_norm, norm_placement;
   double rope_theta = 10000;
   ExpertKeys experts = {};
+  double rotated = 1;               ///< share of a head that is rotated, where config.json is silent
+  bool attention_bias_qkv = false;  ///< attention_bias is of q, k and v alone
+  bool qk_norm_key = false;         ///< the norm of each head of q and k is there if use_qk_norm says so
 };
 constexpr Rotary kRotary[] = {
     {"llama", "LlamaForCausalLM", 0, 0, 1e-6, false, true, true, Windows::kAll, "none", "pre"},
@@ -119,6 +125,39 @@ constexpr Rotary kRotary[] = {
      "pre",
      10000,
      {.count = "num_experts", .width = "intermediate_size", .normalize = false}},
+    {"qwen2_moe",
+     "Qwen2MoeForCausalLM",
+     16,
+     0,
+     1e-6,
+     true,
+     false,
+     false,
+     Windows::kOff,
+     "none",
+     "pre",
+     10000,
+     {.count = "num_experts",
+      .width = "moe_intermediate_size",
+      .normalize = false,
+      .sparse_layers = true,
+      .gated = "shared_expert_intermediate_size"}},
+    {"glm4_moe",
+     "Glm4MoeForCausalLM",
+     8,
+     0,
+     1e-5,
+     false,
+     true,
+     false,
+     Windows::kNone,
+     "head",
+     "pre",
+     10000,
+     {.count = "n_routed_experts", .width = "moe_intermediate_size", .normalize = true, .deepseek = true},
+     0.5,
+     true,
+     true},
 };
 
 /// A number as TOML: a float, whatever its value.
@@ -142,22 +181,26 @@ class Translator {
     Set("kv_heads", r_.IntegerOr("num_key_value_heads", a.kv_heads > 0 ? a.kv_heads : heads));
     const int64_t head_dim = r_.IntegerOr("head_dim", a.head_dim > 0 ? a.head_dim : dim / heads);
     Set("head_dim", head_dim);
-    Set("rope_dim", head_dim);
     Set("norm_eps", Float(r_.NumberOr("rms_norm_eps", a.norm_eps)));
     Set("norm_placement", TomlString(a.norm_placement));
-    Set("qk_norm", TomlString(a.qk_norm));
+    const bool norm = !a.qk_norm_key || r_.FlagOr("use_qk_norm", false);
+    Set("qk_norm", TomlString(norm ? a.qk_norm : "none"));
     const bool biases = a.attention_bias && r_.FlagOr("attention_bias", false);
     Set("qkv_bias", a.qkv_bias || biases);
-    Set("o_bias", biases);
+    Set("o_bias", biases && !a.attention_bias_qkv);
     Set("mlp_bias", a.mlp_bias && r_.FlagOr("mlp_bias", false));
     Window(a);
-    Rope(a.rope_theta);
+    const double rotated = Rope(a.rope_theta, r_.NumberOr("partial_rotary_factor", a.rotated));
+    if (!(rotated > 0 && rotated <= 1) || (a.rotated == 1 && rotated != 1))
+      r_.Refuse("partial_rotary_factor", rotated, a.rotated == 1 ? "1.0" : "above 0, at most 1");
+    Set("rope_dim", static_cast<int64_t>(double(head_dim) * rotated));
     Set("tie_embeddings", r_.FlagOr("tie_word_embeddings", false));
     Set("init_std", Float(r_.NumberOr("initializer_range", 0.02)));
     r_.Expect("hidden_act", {"silu", "swish"});
-    r_.Expect("partial_rotary_factor", {1.0});
     Rate("attention", "attention_dropout", 0);
     if (!a.experts.count.empty()) Experts(a.experts, layers);
+    if (a.model_type == "qwen2_moe") r_.Expect("qkv_bias", {true});
+    if (a.model_type == "glm4_moe") further_layers_ = r_.IntegerOr("num_nextn_predict_layers", r_.IntegerOr("num_mtp_layers", 1, 0), 0);
     if (a.model_type != "olmoe") return;
     r_.Expect("clip_qkv", {nullptr});
     r_.Expect("head_dim", {dim / heads});
@@ -188,6 +231,7 @@ class Translator {
   }
 
   std::vector<std::pair<std::string, std::string>> Take() { return std::move(keys_); }
+  int64_t further_layers() const { return further_layers_; }
 
  private:
   void Set(const std::string& name, std::string value) { keys_.emplace_back("model." + name, std::move(value)); }
@@ -205,21 +249,28 @@ class Translator {
     const auto set = [&](const char* name, auto value) {
       keys_.emplace_back(fmt::format("experts.{}", name), fmt::format("{}", value));
     };
-    const std::string count(a.count), other = count == "num_experts" ? "num_local_experts" : "num_experts";
+    const std::string count(a.count), other = count == "num_local_experts" ? "num_experts" : "num_local_experts";
     // transformers knows both names, and has written both for the same architecture.
     set("count", r_.Integer(r_.Find(count) == nullptr && r_.Find(other) != nullptr ? other : count));
     set("per_token", r_.Integer("num_experts_per_tok"));
     set("ffn_dim", r_.Integer(std::string(a.width)));
-    set("shared_ffn_dim", 0);
-    set("shared_gate", false);
-    set("groups", 1);
-    set("bias", false);
-    const auto [first, every] = a.sparse_layers ? SparseLayers(layers) : std::pair<int64_t, int64_t>(0, 1);
+    const int64_t width = r_.IntegerOr(std::string(a.width), 1);
+    set("shared_ffn_dim", !a.gated.empty() ? r_.Integer(std::string(a.gated))
+                          : a.deepseek     ? width * r_.IntegerOr("n_shared_experts", 1)
+                                           : 0);
+    set("shared_gate", !a.gated.empty());
+    set("groups", a.deepseek ? r_.IntegerOr("n_group", 1) : 1);
+    set("top_groups", a.deepseek ? r_.IntegerOr("topk_group", 1) : 1);
+    set("bias", a.deepseek);
+    const auto [first, every] = a.sparse_layers ? SparseLayers(layers)
+                                : a.deepseek    ? std::pair(r_.IntegerOr("first_k_dense_replace", 1, 0), int64_t{1})
+                                                : std::pair<int64_t, int64_t>(0, 1);
     set("first_layer", first);
     set("every", every);
-    set("scores", TomlString(DeckName(RouterScores::kSoftmax)));
-    set("normalize", a.normalize || r_.FlagOr("norm_topk_prob", false));
-    set("scale", Float(1));
+    set("scores", TomlString(DeckName(a.deepseek ? RouterScores::kSigmoid : RouterScores::kSoftmax)));
+    const bool has_key = !a.normalize || a.deepseek;
+    set("normalize", has_key ? r_.FlagOr("norm_topk_prob", a.normalize) : true);
+    set("scale", Float(a.deepseek ? r_.NumberOr("routed_scaling_factor", 1) : 1));
     r_.Expect("router_jitter_noise", {0.0});
     AuxiliaryLoss();
   }
@@ -259,8 +310,10 @@ class Translator {
 
   void Window(const Rotary& a) {
     if (a.windows == Windows::kNone) r_.Expect("sliding_window", {nullptr});
+    if (a.windows == Windows::kOff) r_.Expect("use_sliding_window", {false});
+    if (a.windows == Windows::kOff) r_.Unused({"sliding_window", "max_window_layers"});
     const int64_t layers = r_.IntegerOr("num_hidden_layers", 1);
-    int64_t window = r_.IntegerOr("sliding_window", 0, 0), full = 0;
+    int64_t window = a.windows == Windows::kOff ? 0 : r_.IntegerOr("sliding_window", 0, 0), full = 0;
     if (a.windows == Windows::kAfterFirst) full = std::min(layers, r_.IntegerOr("max_window_layers", 28, 0));
     const bool switched = a.windows == Windows::kSwitched || a.windows == Windows::kAfterFirst;
     if (switched && (!r_.FlagOr("use_sliding_window", false) || full == layers)) window = 0;
@@ -289,21 +342,24 @@ class Translator {
   }
 
   /// rope_parameters (transformers 5), or rope_theta and rope_scaling; `otherwise`: the base where both are silent.
-  void Rope(double otherwise) {
+  /// Returns the share of a head that is rotated, which is `rotated` unless rope_parameters say something else.
+  double Rope(double otherwise, double rotated) {
     const json* scaling = r_.Find("rope_scaling");
     const json* parameters = r_.Find("rope_parameters");
     const double theta = r_.NumberOr("rope_theta", otherwise);
     const json* rope = parameters != nullptr ? parameters : scaling;
     if (rope == nullptr || !rope->is_object()) {
       if (rope != nullptr) r_.Refuse(parameters != nullptr ? "rope_parameters" : "rope_scaling", *rope, "an object");
-      return Set("rope_theta", Float(theta));
+      Set("rope_theta", Float(theta));
+      return rotated;
     }
     ConfigReader inner(r_.place() + (parameters != nullptr ? ": rope_parameters" : ": rope_scaling"), *rope);
     Set("rope_theta", Float(inner.NumberOr("rope_theta", theta)));
-    inner.Expect("partial_rotary_factor", {1.0});
+    rotated = inner.NumberOr("partial_rotary_factor", rotated);
     Scaling(inner);
     inner.RefuseOthers();
     for (std::string& error : inner.errors()) r_.errors().push_back(std::move(error));
+    return rotated;
   }
 
   void Scaling(ConfigReader& s) {
@@ -337,7 +393,7 @@ class Translator {
 
   ConfigReader& r_;
   const Dropout dropout_;
-  int64_t length_ = 1;
+  int64_t length_ = 1, further_layers_ = 0;
   std::vector<std::pair<std::string, std::string>> keys_;
 };
 
@@ -381,6 +437,7 @@ ModelConfig ReadModelConfig(const std::string& dir, Dropout dropout) {
   if (!reader.errors().empty()) throw UserError(ExitStatus::kData, reader.errors());
   config.keys = translator.Take();
   config.unused = reader.unused();
+  config.further_layers = translator.further_layers();
   return config;
 }
 

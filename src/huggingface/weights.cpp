@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -46,6 +47,16 @@ std::string WithoutModel(const std::string& name) {
 /// Tensors that follow from the configuration.
 bool IsBuffer(const std::string& name) {
   return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+constexpr std::string_view kLayers = "model.layers.";
+
+/// The number of the layer that a weight belongs to; -1: none.
+int64_t LayerOf(std::string_view name) {
+  if (!name.starts_with(kLayers)) return -1;
+  int64_t layer = -1;
+  std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
+  return layer;
 }
 
 /// The first of messages about experts of one layer, and how many others there are.
@@ -141,8 +152,12 @@ void FolderOfWeights::Locate(const SafetensorsWriter::Tensor& weight, std::vecto
     if (!alike->empty()) note(messages, FirstOf(*alike));
 }
 
-std::vector<std::string> FolderOfWeights::RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted) {
+std::vector<std::string> FolderOfWeights::RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted,
+                                                     int64_t further_layers) {
   std::vector<std::string> messages, unused;
+  int64_t layers = 0;
+  for (const SafetensorsWriter::Tensor& weight : wanted) layers = std::max(layers, LayerOf(weight.name) + 1);
+  std::map<int64_t, int64_t> further;  // by layer: its tensors
   for (const SafetensorsWriter::Tensor& weight : wanted) Locate(weight, messages);
   std::set<const SafeTensor*> used;
   for (const auto& [name, pieces] : pieces_)
@@ -151,11 +166,16 @@ std::vector<std::string> FolderOfWeights::RequireFit(const std::vector<Safetenso
   std::map<std::string, std::vector<std::string>> unknown;
   for (const auto& [name, place] : places_) {
     if (used.contains(place.tensor)) continue;
-    if (IsBuffer(name) || (name == "lm_head.weight" && !has_head))
+    const int64_t layer = LayerOf(name);
+    if (layer >= layers && layer < layers + further_layers)
+      ++further[layer];
+    else if (IsBuffer(name) || (name == "lm_head.weight" && !has_head))
       unused.push_back(name);
     else
       unknown[WithoutExpertNumber(name)].push_back(fmt::format("{}: unknown to the model", name));
   }
+  for (const auto& [layer, count] : further)
+    unused.push_back(fmt::format("{}{}, which predicts further tokens ({} tensors)", kLayers, layer, count));
   for (const auto& [name, alike] : unknown) messages.push_back(FirstOf(alike));
   if (!messages.empty()) RefuseAll(dir_, std::move(messages));
   return unused;

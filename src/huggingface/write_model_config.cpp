@@ -56,7 +56,24 @@ std::vector<int64_t> DenseLayers(const Deck::Model& m) {
   return dense;
 }
 
+/// DeepSeek-V3's router with ordinary attention, and whole shared experts.
+bool IsGlm(const Deck::Model& m) {
+  const Deck::Model::Experts& e = m.experts;
+  const bool shared = e.shared_ffn_dim > 0 && e.shared_ffn_dim % e.ffn_dim == 0 && !e.shared_gate;
+  return e.scores == RouterScores::kSigmoid && e.bias && e.every == 1 && shared && !m.o_bias && !m.mlp_bias &&
+         m.norm_placement == NormPlacement::kPre && m.qk_norm != QkNorm::kFull && m.sliding_window == 0;
+}
+bool IsQwen2Moe(const Deck::Model& m) {
+  const Deck::Model::Experts& e = m.experts;
+  return e.scores == RouterScores::kSoftmax && e.scale == 1 && e.groups == 1 && !e.bias && e.shared_ffn_dim > 0 &&
+         e.shared_gate && m.qkv_bias && !m.o_bias && !m.mlp_bias && m.norm_placement == NormPlacement::kPre &&
+         m.qk_norm == QkNorm::kNone && m.sliding_window == 0;
+}
+
 std::string FindSparse(const Deck::Model& m) {
+  if (IsGlm(m)) return "Glm4MoeForCausalLM";
+  if (m.rope_dim != m.head_dim) return "";
+  if (IsQwen2Moe(m)) return "Qwen2MoeForCausalLM";
   const Deck::Model::Experts& e = m.experts;
   const bool window = m.sliding_window > 0, biased = m.qkv_bias || m.o_bias;
   if (e.scores != RouterScores::kSoftmax || e.scale != 1 || e.shared_ffn_dim > 0 || m.mlp_bias) return "";
@@ -70,8 +87,8 @@ std::string FindSparse(const Deck::Model& m) {
 }
 
 std::string FindRotary(const Deck::Model& m) {
-  if (m.rope_dim != m.head_dim) return "";
   if (m.experts.count > 0) return FindSparse(m);
+  if (m.rope_dim != m.head_dim) return "";
   const bool pre = m.norm_placement == NormPlacement::kPre, window = m.sliding_window > 0;
   const bool alike = m.qkv_bias == m.o_bias;  // one key for both
   if (!pre) return m.qk_norm == QkNorm::kFull && alike && !m.mlp_bias && !window ? "Olmo2ForCausalLM" : "";
@@ -103,7 +120,8 @@ void AddWindows(const Deck::Model& m, const std::string& architecture, ordered_j
   if (architecture == "MistralForCausalLM") config["sliding_window"] = m.sliding_window;
   if (architecture == "MixtralForCausalLM")
     config["sliding_window"] = m.sliding_window > 0 ? ordered_json(m.sliding_window) : ordered_json(nullptr);
-  if (!architecture.starts_with("Qwen")) return;
+  if (architecture == "Qwen2MoeForCausalLM") config["use_sliding_window"] = false;
+  if (architecture == "Qwen2MoeForCausalLM" || !architecture.starts_with("Qwen")) return;
   const bool window = m.sliding_window > 0;
   config["use_sliding_window"] = window;
   config["sliding_window"] = window ? ordered_json(m.sliding_window) : ordered_json(nullptr);
@@ -112,13 +130,25 @@ void AddWindows(const Deck::Model& m, const std::string& architecture, ordered_j
 
 void AddExperts(const Deck::Model& m, const std::string& architecture, ordered_json& config) {
   const Deck::Model::Experts& e = m.experts;
-  const bool mixtral = architecture == "MixtralForCausalLM", qwen = architecture == "Qwen3MoeForCausalLM";
-  config[mixtral ? "num_local_experts" : "num_experts"] = e.count;
+  const bool mixtral = architecture == "MixtralForCausalLM", qwen2 = architecture == "Qwen2MoeForCausalLM",
+             glm = architecture == "Glm4MoeForCausalLM", qwen = qwen2 || architecture == "Qwen3MoeForCausalLM";
+  config[mixtral ? "num_local_experts" : glm ? "n_routed_experts" : "num_experts"] = e.count;
   config["num_experts_per_tok"] = e.per_token;
-  config[qwen ? "moe_intermediate_size" : "intermediate_size"] = e.ffn_dim;
+  config[qwen || glm ? "moe_intermediate_size" : "intermediate_size"] = e.ffn_dim;
   if (!mixtral) config["norm_topk_prob"] = e.normalize;
+  if (glm) {
+    config["n_shared_experts"] = e.shared_ffn_dim / e.ffn_dim;
+    config["first_k_dense_replace"] = e.first_layer;
+    config["routed_scaling_factor"] = e.scale;
+    config["n_group"] = e.groups;
+    config["topk_group"] = e.groups > 1 ? e.top_groups : 1;
+    config["use_qk_norm"] = m.qk_norm == QkNorm::kHead;
+    config["partial_rotary_factor"] = double(m.rope_dim) / double(m.head_dim);
+    return;
+  }
   config["output_router_logits"] = false;
   if (!qwen) return;
+  if (qwen2) config["shared_expert_intermediate_size"] = e.shared_ffn_dim;
   // Of the layers that the step makes sparse, those listed are dense.
   const int64_t step = (e.first_layer + 1) % e.every == 0 ? e.every : 1;
   std::vector<int64_t> listed = DenseLayers(m);
@@ -140,7 +170,7 @@ ordered_json RotaryJson(const Deck::Model& m, const Deck::Dropout& dropout, cons
                          {"rope_theta", m.rope_theta},
                          {"rope_scaling", RopeScalingJson(m)},
                          {"attention_dropout", dropout.attention}};
-  const bool has_key = architecture != "Qwen2ForCausalLM" && !architecture.starts_with("Mi");
+  const bool has_key = !architecture.starts_with("Qwen2") && !architecture.starts_with("Mi");
   if (has_key) config["attention_bias"] = m.qkv_bias;
   if (architecture == "LlamaForCausalLM") config["mlp_bias"] = m.mlp_bias;
   AddWindows(m, architecture, config);
@@ -162,7 +192,10 @@ ordered_json Gpt2Json(const Deck::Model& m, const Deck::Dropout& dropout) {
 }
 
 std::string ModelType(const std::string& architecture) {
-  if (architecture == "Qwen3MoeForCausalLM") return "qwen3_moe";
+  constexpr std::pair<std::string_view, std::string_view> kSparse[] = {
+      {"Qwen2MoeForCausalLM", "qwen2_moe"}, {"Qwen3MoeForCausalLM", "qwen3_moe"}, {"Glm4MoeForCausalLM", "glm4_moe"}};
+  for (const auto& [name, type] : kSparse)
+    if (name == architecture) return std::string(type);
   std::string type;
   for (char c : architecture.substr(0, architecture.find(architecture == "GPT2LMHeadModel" ? "LM" : "For")))
     type += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -177,7 +210,7 @@ std::string ArchitectureOf(const Deck::Model& m) {
   throw UserError(
       ExitStatus::kDeck,
       fmt::format("{}: no architecture of Hugging Face has these together (allowed: those of llama, mistral, "
-                  "qwen2, qwen3, olmo2, mixtral, qwen3_moe, olmoe; doc/huggingface.md)",
+                  "qwen2, qwen3, olmo2, mixtral, qwen2_moe, qwen3_moe, olmoe, glm4_moe; doc/huggingface.md)",
                   fmt::join(SpecialKeys(m), ", ")));
 }
 

@@ -26,6 +26,11 @@ MODELS = {
     "mixtral": ({"sliding_window": 5}, (False,), {"count": 5, "per_token": 2, "ffn_dim": 13}),
     "qwen3_moe": ({"head_dim": 8, "qk_norm": "head"}, (False,),
                   {"count": 6, "per_token": 3, "ffn_dim": 11, "first_layer": 1, "every": 2}),
+    "qwen2_moe": ({"qkv_bias": True}, (False,), {"count": 6, "per_token": 3, "ffn_dim": 11, "normalize": False,
+                                                 "shared_ffn_dim": 14, "shared_gate": True}),
+    "glm4_moe": ({"head_dim": 8, "rope_dim": 4, "qk_norm": "head", "qkv_bias": True}, (False,),
+                 {"count": 8, "per_token": 3, "ffn_dim": 11, "shared_ffn_dim": 22, "scores": "sigmoid", "scale": 2.5,
+                  "groups": 4, "top_groups": 2, "bias": True, "first_layer": 1}),
     "olmoe": ({"qk_norm": "full"}, (False,), {"count": 7, "per_token": 3, "ffn_dim": 10, "normalize": False}),
 }
 BATCH = 2

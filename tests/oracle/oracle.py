@@ -75,7 +75,13 @@ def build_sparse(m, e):
     dense = [i for i in range(m["layers"]) if i < first or (i - first) % every]
     bias = m.get("qkv_bias", False)
     usual = {"mlp_bias": False, "o_bias": bias, "norm_placement": "pre", "full_attention_layers": 0}
-    usual_experts = {"shared_ffn_dim": 0, "scores": "softmax", "scale": 1, "balance_loss": 0, "z_loss": 0}
+    usual_experts = {"shared_ffn_dim": 0, "scores": "softmax", "scale": 1, "balance_loss": 0, "z_loss": 0, "bias": False}
+    if e.get("scores") == "sigmoid":
+        return build_glm(m, e, config)
+    if e.get("shared_gate", False):
+        return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(
+            **config, num_experts=e["count"], moe_intermediate_size=e["ffn_dim"], norm_topk_prob=normalize,
+            shared_expert_intermediate_size=e["shared_ffn_dim"], mlp_only_layers=dense))
     if any(m.get(key, value) != value for key, value in usual.items()) or any(
             e.get(key, value) != value for key, value in usual_experts.items()):
         raise SystemExit("no architecture that the oracle knows has experts of this deck")
@@ -92,6 +98,18 @@ def build_sparse(m, e):
         return transformers.MixtralForCausalLM(transformers.MixtralConfig(
             **config, num_local_experts=e["count"], sliding_window=window or None))
     raise SystemExit(f"no architecture with experts has the norm {norm} of queries and keys with the deck's other keys")
+
+
+def build_glm(m, e, config):
+    """DeepSeek-V3's router and shared experts, with a rotation of a part of each head."""
+    head_dim = config["head_dim"]
+    config["rope_parameters"]["partial_rotary_factor"] = m.get("rope_dim", head_dim) / head_dim
+    return transformers.Glm4MoeForCausalLM(transformers.Glm4MoeConfig(
+        **config, n_routed_experts=e["count"], moe_intermediate_size=e["ffn_dim"],
+        n_shared_experts=e["shared_ffn_dim"] // e["ffn_dim"], norm_topk_prob=e.get("normalize", True),
+        routed_scaling_factor=e.get("scale", 1.0), n_group=e.get("groups", 1), topk_group=e.get("top_groups", 1),
+        first_k_dense_replace=e.get("first_layer", 0), use_qk_norm=m.get("qk_norm", "none") == "head",
+        attention_bias=m.get("qkv_bias", False)))
 
 
 def build_llama(m):
@@ -127,18 +145,33 @@ def compute_in_double(model):
             weights = weights / weights.sum(-1, keepdim=True)
         return logits, weights, chosen
 
+    def route_groups(self, x):
+        logits = torch.nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
+        scores = logits.sigmoid()
+        values = (scores + self.e_score_correction_bias).view(len(scores), self.num_group, -1)
+        groups = torch.topk(values.topk(2, dim=-1)[0].sum(-1), self.topk_group, dim=-1)[1]
+        allowed = torch.zeros_like(values[..., 0]).scatter_(1, groups, 1)[..., None].expand_as(values)
+        chosen = torch.topk(values.masked_fill(allowed == 0, -torch.inf).flatten(1), self.top_k, dim=-1)[1]
+        weights = scores.gather(1, chosen)
+        if self.norm_topk_prob:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return logits, self.routed_scaling_factor * weights, chosen
+
     model.double()
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = norm.__get__(module)
         if type(module).__name__.endswith("TopKRouter"):
             module.forward = route.__get__(module)
+        if type(module).__name__.endswith("TopkRouter"):
+            module.forward = route_groups.__get__(module)
     return model
 
 
 def by_our_names(model, part=lambda parameter: parameter):
     """The parameters of a model, or what `part` makes of each, by their names in Espalier. transformers packs gate_proj
-    and up_proj of all experts of a layer into one tensor; here they are two views of it."""
+    and up_proj of all experts of a layer into one tensor; here they are two views of it. A shared expert with a gate is
+    a mixture of one."""
     found = {}
     for name, parameter in model.named_parameters():
         tensor, (start, _, last) = part(parameter), name.rpartition(".")
@@ -146,6 +179,8 @@ def by_our_names(model, part=lambda parameter: parameter):
             found[f"{start}.gate_proj.weight"], found[f"{start}.up_proj.weight"] = tensor.chunk(2, dim=1)
         elif start.endswith(".experts"):
             found[f"{name}.weight"] = tensor
+        elif ".shared_expert." in name:
+            found[name] = tensor[None]
         else:
             found[name] = tensor
     return found
@@ -173,6 +208,9 @@ def set_formula_weights(model):
     with torch.no_grad():
         for name, parameter in by_our_names(model).items():
             parameter.copy_(torch.from_numpy(formula_weights(name, tuple(parameter.shape))))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # a parameter of ours that no gradient trains
+                buffer.copy_(torch.from_numpy(formula_weights(name, tuple(buffer.shape))))
 
 
 def read_tokens(deck):

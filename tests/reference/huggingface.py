@@ -3,7 +3,8 @@
 Each is saved by transformers in several files, imported, and exported again: every tensor bitwise, loaded by
 transformers without a missing or unexpected key, with equal logits. Packed tensors of experts give the same. Logits of
 `espalier sample`, of a prompt and of tokens after it, equal the exported model's in fp64 to 1e-5. Twenty steps from the
-imported weights equal those of Hugging Face's model with AdamW in fp64 to 1e-5, on one rank and at pp 2 x dp 2 x tp 2.
+imported weights equal those of Hugging Face's model with AdamW in fp64 to 1e-5, on one rank and at pp 2 x dp 2 x tp 2,
+where two ranks share the experts.
 A run with run.init_from has the losses of the run that was imported. What no deck can express is refused by name, and
 damaged files are refused. Import and export hold one tensor at a time. Needs the packages of
 tests/oracle/requirements_torch.txt; exits 77 without them.
@@ -49,12 +50,18 @@ MODELS = {
     "qwen2": ("Qwen2", {"hidden_size": 56, "tie_word_embeddings": True, "rope_parameters": YARN}, "float32"),
     "qwen3": ("Qwen3", {"head_dim": 8}, "float32"),
     "olmo2": ("Olmo2", {"hidden_size": 40, "num_hidden_layers": 3}, "float32"),
-    "mixtral": ("Mixtral", {"head_dim": 12, "sliding_window": 9, "num_local_experts": 5, "num_experts_per_tok": 2,
+    "mixtral": ("Mixtral", {"head_dim": 12, "sliding_window": 9, "num_local_experts": 6, "num_experts_per_tok": 2,
                             "intermediate_size": 26}, "float32"),
     "qwen3_moe": ("Qwen3Moe", {"head_dim": 8, "num_hidden_layers": 4, "mlp_only_layers": [0], "num_experts": 6,
                                "num_experts_per_tok": 3, "moe_intermediate_size": 18, "norm_topk_prob": True},
                   "bfloat16"),
-    "olmoe": ("Olmoe", {"hidden_size": 40, "num_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 22},
+    "qwen2_moe": ("Qwen2Moe", {"num_hidden_layers": 3, "mlp_only_layers": [0], "num_experts": 6,
+                               "num_experts_per_tok": 3, "moe_intermediate_size": 18,
+                               "shared_expert_intermediate_size": 30}, "float32"),
+    "glm4_moe": ("Glm4Moe", {"head_dim": 12, "num_hidden_layers": 3, "n_routed_experts": 8, "num_experts_per_tok": 3,
+                             "moe_intermediate_size": 18, "n_shared_experts": 2, "n_group": 4, "topk_group": 2,
+                             "routed_scaling_factor": 2.5, "use_qk_norm": True, "attention_bias": True}, "bfloat16"),
+    "olmoe": ("Olmoe", {"hidden_size": 40, "num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 22},
               "float32"),
     "gpt2": ("GPT2", {"vocab_size": 259, "n_embd": 44, "n_layer": 2, "n_head": 4, "n_positions": 36, "n_inner": 70,
                       "initializer_range": 0.05, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}, "float32"),
@@ -75,6 +82,9 @@ def make(name, folder):
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
+        for buffer_name, buffer in model.named_buffers():
+            if buffer_name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.1 * torch.randn_like(buffer))
     model = model.to(getattr(torch, dtype))
     model.save_pretrained(folder, max_shard_size="30KB")
     return model
@@ -151,8 +161,9 @@ def expected(folder, run):
 
 def check_training(checks, name, home, folder, run):
     truth = expected(folder, run)
+    eight = EIGHT + (["parallel.ep=2"] if "num_experts_per_tok" in MODELS[name][1] else [])
     deck, curves = os.path.join(run, "deck.toml"), {}
-    for ranks, keys in ((1, []), (8, EIGHT)):
+    for ranks, keys in ((1, []), (8, eight)):
         other = os.path.join(home, f"{name}-{ranks}")
         shutil.copytree(run, other)
         quietly(ranks, "run", os.path.join(other, "deck.toml"), "-d", other, *keys)
@@ -161,7 +172,7 @@ def check_training(checks, name, home, folder, run):
         checks.that(max(far.values()) <= 1e-5, f"{name}, {ranks} ranks: "
                     + ", ".join(f"{k} {v:.1e}" for k, v in far.items()) + " from fp64")
     new = os.path.join(home, f"{name}-from")
-    said = quietly(8, "run", deck, "-d", new, f"run.init_from={folder}", *EIGHT)
+    said = quietly(8, "run", deck, "-d", new, f"run.init_from={folder}", *eight)
     checks.that("starts from the weights of" in said, f"{name}: run.init_from says what it did")
     checks.that(Metrics(new).curve("loss") == curves[8].curve("loss"), f"{name}: run.init_from has the same losses")
 

@@ -1,6 +1,6 @@
 // config.json of Hugging Face's models <-> [model], [experts] and [dropout] of a deck. Architectures: LlamaForCausalLM,
-// MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Olmo2ForCausalLM, MixtralForCausalLM, Qwen3MoeForCausalLM,
-// OlmoeForCausalLM, GPT2LMHeadModel.
+// MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Olmo2ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM,
+// Qwen3MoeForCausalLM, OlmoeForCausalLM, Glm4MoeForCausalLM, GPT2LMHeadModel.
 #pragma once
 
 #include <string>
@@ -19,6 +19,8 @@ struct ModelConfig {
   /// of [experts].
   std::vector<std::pair<std::string, std::string>> keys;
   std::vector<std::string> unused;  ///< keys of config.json without a meaning for training
+  /// Layers that predict further tokens: the files may have their weights, as layers after those of the model.
+  int64_t further_layers = 0;
 };
 
 /// Whether the deck gets the dropout with which Hugging Face's Trainer trains the model, or none.

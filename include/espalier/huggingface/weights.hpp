@@ -20,7 +20,8 @@ class FolderOfWeights {
   /// Finds the weights of a model, and checks names and shapes: throws UserError (kData) with all tensors that are
   /// missing, unknown or of another shape; of the experts of a layer the first. Returns the names of tensors that no
   /// model needs (buffers, the head of a model whose head is tied).
-  std::vector<std::string> RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted);
+  /// `further_layers`: as many layers after those of the model are not needed either (ModelConfig).
+  std::vector<std::string> RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted, int64_t further_layers = 0);
   /// Elements [first, first + count) as fp32 of a weight that RequireFit has found.
   void Read(const std::string& name, int64_t first, int64_t count, float* out) const;
   /// Names of the element types of all weights, each once.

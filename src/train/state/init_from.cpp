@@ -90,9 +90,10 @@ std::vector<std::string> FromHuggingFace(const std::string& from, const LoadedDe
   for (const StateTensor& tensor : programs.tensors())
     if (tensor.name.starts_with(kParameterPrefix))
       wanted.push_back({ParameterName(tensor.StoredName()), tensor.StoredShape()});
-  weights.RequireFit(wanted);
+  const std::vector<std::string> unused = weights.RequireFit(wanted, config.further_layers);
   FillFrom(weights, programs);
   lines.insert(lines.begin(), fmt::format("starts from the weights of {} ({})", from, config.architecture));
+  if (!unused.empty()) lines.push_back(fmt::format("not needed, in its files: {}", fmt::join(unused, ", ")));
   if (!config.unused.empty())
     lines.push_back(fmt::format("without a meaning here, in its config.json: {}", fmt::join(config.unused, ", ")));
   return lines;

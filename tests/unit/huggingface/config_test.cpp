@@ -108,6 +108,47 @@ TEST_F(ConfigOfExperts, QwensLayersMayBeDense) {
   EXPECT_EQ(Sparse(5, 1, {9, 17}), Text("0", "1"));
 }
 
+TEST_F(ConfigOfExperts, Qwen2HasASharedExpertWithAGate) {
+  const json own = {{"shared_expert_intermediate_size", 30}, {"max_window_layers", 28}, {"sliding_window", 4096}};
+  EXPECT_EQ(Read(Config("qwen2_moe", own).dump()).architecture, "Qwen2MoeForCausalLM");
+  EXPECT_THAT(Keys(Config("qwen2_moe", own)),
+              IsSupersetOf({Pair("experts.count", "7"), Pair("experts.ffn_dim", "10"),
+                            Pair("experts.shared_ffn_dim", "30"), Pair("experts.shared_gate", "true"),
+                            Pair("experts.normalize", "false"), Pair("model.qkv_bias", "true"),
+                            Pair("model.o_bias", "false"), Pair("model.sliding_window", "0")}));
+  json window = own;
+  window["use_sliding_window"] = true;
+  EXPECT_THAT(Errors(Config("qwen2_moe", window)),
+              ElementsAre("use_sliding_window = true: cannot be expressed (allowed: false)"));
+  EXPECT_THAT(Errors(Config("qwen2_moe")), ElementsAre("shared_expert_intermediate_size: missing"));
+}
+
+TEST_F(ConfigOfExperts, GlmHasDeepSeeksRouter) {
+  json config = Config("glm4_moe", {{"n_routed_experts", 12},
+                                    {"n_shared_experts", 2},
+                                    {"n_group", 4},
+                                    {"topk_group", 2},
+                                    {"routed_scaling_factor", 2.5},
+                                    {"head_dim", 12},
+                                    {"first_k_dense_replace", 1},
+                                    {"use_qk_norm", true},
+                                    {"attention_bias", true},
+                                    {"num_nextn_predict_layers", 1}});
+  config.erase("num_experts");
+  EXPECT_EQ(Read(config.dump()).further_layers, 1);
+  EXPECT_THAT(Keys(config),
+              IsSupersetOf({Pair("experts.count", "12"), Pair("experts.ffn_dim", "10"),
+                            Pair("experts.shared_ffn_dim", "20"), Pair("experts.shared_gate", "false"),
+                            Pair("experts.scores", "\"sigmoid\""), Pair("experts.groups", "4"),
+                            Pair("experts.top_groups", "2"), Pair("experts.scale", "2.5"), Pair("experts.bias", "true"),
+                            Pair("experts.first_layer", "1"), Pair("experts.normalize", "true"),
+                            Pair("model.rope_dim", "6"), Pair("model.qk_norm", "\"head\""),
+                            Pair("model.qkv_bias", "true"), Pair("model.o_bias", "false")}));
+  config["partial_rotary_factor"] = 1.5;
+  EXPECT_THAT(Errors(config),
+              ElementsAre("partial_rotary_factor = 1.5: cannot be expressed (allowed: above 0, at most 1)"));
+}
+
 TEST_F(ConfigOfExperts, OlmoesNormsAreOfAllHeads) {
   const auto keys = Keys(Config("olmoe", {{"norm_topk_prob", false}, {"clip_qkv", nullptr}}));
   EXPECT_THAT(
@@ -161,7 +202,16 @@ TEST_F(ConfigOfExperts, AnExportSaysWhatTheDeckSays) {
       {"Qwen3MoeForCausalLM", {"model.qk_norm=head", "experts.first_layer=2", "model.sliding_window=7"}},
       {"Qwen3MoeForCausalLM", {"model.qk_norm=head", "model.layers=9", "experts.first_layer=5", "experts.every=2"}},
       {"OlmoeForCausalLM", {"model.ffn_dim=10", "model.qk_norm=full", "experts.normalize=false"}},
-      {"OlmoeForCausalLM", {"model.ffn_dim=10", "model.qk_norm=full", "dropout.attention=0.25"}}};
+      {"OlmoeForCausalLM", {"model.ffn_dim=10", "model.qk_norm=full", "dropout.attention=0.25"}},
+      {"Qwen2MoeForCausalLM",
+       {"model.qkv_bias=true", "experts.shared_ffn_dim=6", "experts.shared_gate=true", "experts.normalize=false",
+        "experts.first_layer=1"}},
+      {"Glm4MoeForCausalLM",
+       {"model.head_dim=8", "model.rope_dim=4", "model.qkv_bias=true", "model.qk_norm=head", "experts.scores=sigmoid",
+        "experts.bias=true", "experts.shared_ffn_dim=20", "experts.scale=2.5", "experts.first_layer=2"}},
+      {"Glm4MoeForCausalLM",
+       {"experts.count=12", "experts.scores=sigmoid", "experts.bias=true", "experts.shared_ffn_dim=10",
+        "experts.groups=4", "experts.top_groups=2", "experts.normalize=false"}}};
   for (const auto& [architecture, own] : models) {
     Strings overrides = experts;
     overrides.insert(overrides.end(), own.begin(), own.end());
@@ -190,7 +240,8 @@ TEST_F(ConfigOfExperts, ArchitecturesThatDoNotExistAreNamed) {
   };
   EXPECT_THAT(why("experts.scores=sigmoid"),
               HasSubstr("experts.count = 7, experts.scores = \"sigmoid\": no architecture of Hugging Face has these "
-                        "together (allowed: those of llama, mistral, qwen2, qwen3, olmo2, mixtral, qwen3_moe, olmoe;"));
+                        "together (allowed: those of llama, mistral, qwen2, qwen3, olmo2, mixtral, qwen2_moe, qwen3_moe, olmoe, "
+                        "glm4_moe;"));
   EXPECT_THAT(why("experts.shared_ffn_dim=6"), HasSubstr("experts.shared_ffn_dim = 6: no arch"));
   EXPECT_THAT(why("experts.scale=2.5"), HasSubstr("experts.scale = 2.5: no arch"));
   EXPECT_THAT(why("experts.normalize=false"), HasSubstr("experts.normalize = false: no arch"));

@@ -120,6 +120,8 @@ inline std::vector<std::string> OwnKeys(const std::string& model) {
   if (model == "olmo2") return {"norm_placement=post", "qk_norm=full"};
   if (model == "mixtral") return {"sliding_window=5"};
   if (model == "qwen3_moe") return {"head_dim=8", "qk_norm=head"};
+  if (model == "qwen2_moe") return {"qkv_bias=true"};
+  if (model == "glm4_moe") return {"head_dim=8", "rope_dim=4", "qk_norm=head", "qkv_bias=true"};
   if (model == "olmoe") return {"qk_norm=full"};
   return {};
 }
@@ -128,6 +130,11 @@ inline std::vector<std::string> OwnKeys(const std::string& model) {
 inline std::vector<std::string> ExpertKeysOf(const std::string& model) {
   if (model == "mixtral") return {"count=5", "per_token=2", "ffn_dim=13"};
   if (model == "qwen3_moe") return {"count=6", "per_token=3", "ffn_dim=11", "first_layer=1", "every=2"};
+  if (model == "qwen2_moe")
+    return {"count=6", "per_token=3", "ffn_dim=11", "normalize=false", "shared_ffn_dim=14", "shared_gate=true"};
+  if (model == "glm4_moe")
+    return {"count=8",   "per_token=3", "ffn_dim=11",   "shared_ffn_dim=22", "scores=sigmoid",
+            "scale=2.5", "groups=4",    "top_groups=2", "bias=true",         "first_layer=1"};
   if (model == "olmoe") return {"count=7", "per_token=3", "ffn_dim=10", "normalize=false"};
   return {};
 }

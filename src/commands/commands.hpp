@@ -87,10 +87,12 @@ struct ReportCommandOptions {
 int ReportCommand(const ReportCommandOptions& options);
 
 struct ImportOptions {
-  std::string folder;                  ///< Hugging Face's
-  std::string run_dir;                 ///< folder of the run to make
-  std::vector<std::string> overrides;  ///< keys of its deck
-  bool without_dropout = false;        ///< train without the model's dropout
+  std::string folder;                   ///< Hugging Face's
+  std::string run_dir;                  ///< folder of the run to make
+  std::vector<std::string> overrides;   ///< keys of its deck
+  bool without_dropout = false;         ///< train without the model's dropout
+  std::optional<int64_t> experts = {};  ///< copies of each feed-forward network, as experts
+  int64_t per_token = 2;                ///< of them
 };
 /// Makes a run at step 0 of a Hugging Face folder.
 int ImportCommand(const ImportOptions& options);

@@ -22,6 +22,7 @@
 #include "espalier/train/states.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/error.hpp"
+#include "espalier/util/philox.hpp"
 #include "espalier/util/write_whole.hpp"
 
 namespace espalier {
@@ -64,10 +65,32 @@ std::vector<std::string> CompanionsOf(const std::string& folder) {
   return names;
 }
 
-int64_t VocabOf(const ModelConfig& config) {
-  const auto vocab = std::ranges::find(config.keys, "model.vocab", &std::pair<std::string, std::string>::first);
-  CHECK(vocab != config.keys.end(), "a model without model.vocab");
-  return std::stoll(vocab->second);
+/// The value of a key of the model; empty if it has none.
+std::string ValueOf(const ModelConfig& config, std::string_view key) {
+  const auto found = std::ranges::find(config.keys, key, &std::pair<std::string, std::string>::first);
+  return found == config.keys.end() ? "" : found->second;
+}
+int64_t VocabOf(const ModelConfig& config) { return std::stoll(ValueOf(config, "model.vocab")); }
+
+/// Makes experts of a dense model's feed-forward networks (Komatsuzaki et al. 2022, "sparse upcycling"). The weights of
+/// a token's experts sum to 1, so at first the model computes what the dense one does.
+void AddExperts(ModelConfig& config, const ImportOptions& options) {
+  const auto refuse = [&](const std::string& why) {
+    throw UserError(ExitStatus::kDeck, fmt::format("command line: --experts {}: {}", *options.experts, why));
+  };
+  if (*options.experts < 1) refuse("must be at least 1");
+  if (options.per_token < 1 || options.per_token > *options.experts)
+    throw UserError(ExitStatus::kDeck,
+                    fmt::format("command line: --per-token {}: must be 1 to {}, the number of experts",
+                                options.per_token, *options.experts));
+  if (ValueOf(config, "model.family") != "\"llama\"" || ValueOf(config, "model.mlp_bias") == "true")
+    refuse(fmt::format("the feed-forward network of {} {}: leave it out", config.architecture,
+                       ValueOf(config, "model.mlp_bias") == "true" ? "has biases" : "has no gate"));
+  if (!ValueOf(config, "experts.count").empty())
+    refuse(fmt::format("{} has experts already (leave it out)", config.architecture));
+  config.keys.emplace_back("experts.count", fmt::format("{}", *options.experts));
+  config.keys.emplace_back("experts.per_token", fmt::format("{}", options.per_token));
+  config.keys.emplace_back("experts.ffn_dim", ValueOf(config, "model.ffn_dim"));
 }
 
 bool Gives(const std::vector<std::string>& overrides, const std::string& key) {
@@ -139,14 +162,44 @@ void ShortenWarmUp(std::vector<Line>& lines, int64_t steps) {
 /// By tensor: number of its weights that are NaN or infinite. None if all are finite.
 using NotFiniteWeights = std::map<std::string, int64_t>;
 
-/// Tensors that a save reads chunk by chunk from the folder, each once; it counts weights that are not finite.
-std::vector<LocalTensor> FromFolder(const std::vector<StateTensor>& tensors, const FolderOfWeights& weights,
+/// Reads a part of a weight of the deck's model: from the folder, or as a copy of a dense one's weight for each expert,
+/// or drawn.
+class WeightReader {
+ public:
+  WeightReader(const FolderOfWeights& weights, const Deck& deck, bool upcycled)
+      : weights_(weights), deck_(deck), upcycled_(upcycled) {}
+
+  void Read(const std::string& name, const Shape& shape, int64_t first, int64_t count, float* out) const {
+    constexpr std::string_view kExperts = ".mlp.experts.", kRouter = ".mlp.gate.weight";
+    const size_t experts = name.find(kExperts);
+    if (upcycled_ && name.ends_with(kRouter)) {
+      FillNormalRun(out, StreamKey(deck_.run.seed, name), first, count, deck_.model.init_std);
+    } else if (upcycled_ && experts != name.npos) {
+      const std::string dense = name.substr(0, experts) + ".mlp." + name.substr(experts + kExperts.size());
+      for (const int64_t each = shape[1] * shape[2], end = first + count; first < end;) {
+        const int64_t some = std::min(end - first, each - first % each);
+        weights_.Read(dense, first % each, some, out);
+        first += some, out += some;
+      }
+    } else {
+      weights_.Read(name, first, count, out);
+    }
+  }
+
+ private:
+  const FolderOfWeights& weights_;
+  const Deck& deck_;
+  const bool upcycled_;
+};
+
+/// Tensors that a save reads chunk by chunk, each once; it counts weights that are not finite.
+std::vector<LocalTensor> FromFolder(const std::vector<StateTensor>& tensors, const WeightReader& weights,
                                     NotFiniteWeights& not_finite) {
   std::vector<LocalTensor> local;
   for (const StateTensor& tensor : tensors) {
     LocalTensor from{.tensor = &tensor};
     from.read = [&, name = ParameterName(tensor.name)](int64_t first, int64_t count, float* out) {
-      weights.Read(name, first, count, out);
+      weights.Read(name, tensor.type.shape, first, count, out);
       const auto bad = std::count_if(out, out + count, [](float x) { return !std::isfinite(x); });
       if (bad > 0) not_finite[name] += bad;
     };
@@ -200,8 +253,9 @@ void PrintTokenizer(const FoundTokenizer& found, const std::string& folder) {
 
 int ImportCommand(const ImportOptions& options) {
   RefuseUsed(options.run_dir);
-  const ModelConfig config =
-      ReadModelConfig(options.folder, options.without_dropout ? Dropout::kLeaveOut : Dropout::kTake);
+  ModelConfig config = ReadModelConfig(options.folder, options.without_dropout ? Dropout::kLeaveOut : Dropout::kTake);
+  const bool upcycled = options.experts.has_value();
+  if (upcycled) AddExperts(config, options);
   const std::string head =
       fmt::format("# The {} of {}, by espalier import: its weights are step 0 of this run.\n", config.architecture,
                   TomlString(fs::absolute(options.folder).lexically_normal().string()));
@@ -215,11 +269,15 @@ int ImportCommand(const ImportOptions& options) {
                                                    deck.run.dir, options.run_dir));
   FolderOfWeights weights(options.folder);
   const std::vector<StateTensor> tensors = ParameterTensors(deck);
+  Deck in_folder = deck;
+  if (upcycled) in_folder.model.experts.count = 0;
   std::vector<SafetensorsWriter::Tensor> wanted;
-  for (const StateTensor& tensor : tensors) wanted.push_back({ParameterName(tensor.name), tensor.type.shape});
-  const std::vector<std::string> unused = weights.RequireFit(wanted);
+  for (const StateTensor& tensor : ParameterTensors(in_folder))
+    wanted.push_back({ParameterName(tensor.name), tensor.type.shape});
+  const std::vector<std::string> unused = weights.RequireFit(wanted, config.further_layers);
 
   NotFiniteWeights not_finite;
+  const WeightReader reader(weights, deck, upcycled);
   InitializeStorage();
   SelfWorld world;
   const SaveResult saved =
@@ -232,11 +290,14 @@ int ImportCommand(const ImportOptions& options) {
             .deck = EffectiveDeck(deck),
             .lineage = Lineage{},
             .tokenizer = found.tokenizer},
-           tensors, FromFolder(tensors, weights, not_finite), Mesh(Coordinate{1, 1, 1, 1, 1, 1, 1}), world, 1);
+           tensors, FromFolder(tensors, reader, not_finite), Mesh(Coordinate{1, 1, 1, 1, 1, 1, 1}), world, 1);
   WriteWhole(path, DeckText(WithOverrides(lines, options.overrides, deck), head));
 
   fmt::print("{}: {} tensors ({}) of {} are step 0 of this run\n", saved.dir, tensors.size(),
              fmt::join(weights.Dtypes(), ", "), config.architecture);
+  if (upcycled)
+    fmt::print("experts: {} copies of each feed-forward network, {} of them for a token; routers drawn with seed {}\n",
+               *options.experts, options.per_token, deck.run.seed);
   std::fflush(stdout);
   Warn(not_finite);
   PrintTokenizer(found, options.folder);

@@ -29,8 +29,8 @@ namespace {
 Deck SamplingDeck(const std::string& dir) {
   Deck deck = SavedDeck(dir, ReadMetadata(dir).deck,
                         {"parallel.pp=1", "parallel.dp_replicate=1", "parallel.dp_shard=1", "parallel.cp=1",
-                         "parallel.tp=1", "batch.global=1", "batch.micro=1", "batch.ramp_start=0", "run.device=cpu",
-                         "pipeline.schedule=1f1b", "pipeline.chunks=1", "pipeline.split=[]"});
+                         "parallel.tp=1", "parallel.ep=1", "batch.global=1", "batch.micro=1", "batch.ramp_start=0",
+                         "run.device=cpu", "pipeline.schedule=1f1b", "pipeline.chunks=1", "pipeline.split=[]"});
   RequireFit(dir, ParameterTensors(deck), Coverage::kSome);
   return deck;
 }

@@ -200,7 +200,8 @@ class Translator {
     Rate("attention", "attention_dropout", 0);
     if (!a.experts.count.empty()) Experts(a.experts, layers);
     if (a.model_type == "qwen2_moe") r_.Expect("qkv_bias", {true});
-    if (a.model_type == "glm4_moe") further_layers_ = r_.IntegerOr("num_nextn_predict_layers", r_.IntegerOr("num_mtp_layers", 1, 0), 0);
+    if (a.model_type == "glm4_moe")
+      further_layers_ = r_.IntegerOr("num_nextn_predict_layers", r_.IntegerOr("num_mtp_layers", 1, 0), 0);
     if (a.model_type != "olmoe") return;
     r_.Expect("clip_qkv", {nullptr});
     r_.Expect("head_dim", {dim / heads});

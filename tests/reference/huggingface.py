@@ -55,7 +55,7 @@ MODELS = {
     "qwen3_moe": ("Qwen3Moe", {"head_dim": 8, "num_hidden_layers": 4, "mlp_only_layers": [0], "num_experts": 6,
                                "num_experts_per_tok": 3, "moe_intermediate_size": 18, "norm_topk_prob": True},
                   "bfloat16"),
-    "qwen2_moe": ("Qwen2Moe", {"num_hidden_layers": 3, "mlp_only_layers": [0], "num_experts": 6,
+    "qwen2_moe": ("Qwen2Moe", {"hidden_size": 56, "num_hidden_layers": 3, "mlp_only_layers": [0], "num_experts": 6,
                                "num_experts_per_tok": 3, "moe_intermediate_size": 18,
                                "shared_expert_intermediate_size": 30}, "float32"),
     "glm4_moe": ("Glm4Moe", {"head_dim": 12, "num_hidden_layers": 3, "n_routed_experts": 8, "num_experts_per_tok": 3,
@@ -183,6 +183,7 @@ def check_packed(checks, name, home, model, folder):
     os.mkdir(packed)
     shutil.copy(os.path.join(folder, "config.json"), packed)
     parameters = {n: p.detach().contiguous() for n, p in model.named_parameters()}
+    parameters |= {n: b for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
     safetensors.torch.save_file(parameters, os.path.join(packed, "model.safetensors"))
     quietly(1, "import", packed, run, *RUN)
     quietly(1, "export", run, out, "--dtype", "bf16" if MODELS[name][2] == "bfloat16" else "fp32")
@@ -260,6 +261,38 @@ def check_tokenizer(checks, home):
     said = quietly(1, "sample", run, "--prompt", "the tree", "--tokens", "3")
     checks.that(said.startswith("the tree"), "sample continues a text")
     check_companions(checks, home, folder)
+
+
+def check_upcycled(checks, home):
+    """A dense model's feed-forward networks, copied to four experts of each layer: the same function."""
+    folder, dense = os.path.join(home, "smollm-hf"), os.path.join(home, "smollm-run")
+    run, out = (os.path.join(home, f"upcycled-{what}") for what in ("run", "out"))
+    said = quietly(1, "import", folder, run, "--experts", "4", "--per-token", "3", *RUN, "run.seed=5")
+    checks.that("4 copies" in said and "seed 5" in said, "upcycled: import says what it did")
+    losses = []
+    for where in (dense, run):
+        other = f"{where}-one-step"
+        quietly(2, "run", os.path.join(where, "deck.toml"), "-d", other, f"run.init_from={where}", "run.steps=1",
+                "parallel.dp_shard=2")
+        losses.append(Metrics(other).curve("loss")[0])
+    checks.that(abs(losses[1] / losses[0] - 1) <= 1e-6, f"upcycled: the dense model's loss, {losses}")
+    quietly(1, "export", run, out)
+    before, after = tensors(folder), tensors(out)
+    copies = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+    same = all(torch.equal(before[f"model.layers.{l}.mlp.{ours}.weight"].float(),
+                           after[f"model.layers.{l}.block_sparse_moe.experts.{j}.{theirs}.weight"])
+               for l in range(2) for j in range(4) for ours, theirs in copies.items())
+    routers = [after[f"model.layers.{l}.block_sparse_moe.gate.weight"] for l in range(2)]
+    checks.that(same and all(0.03 < r.std() < 0.07 for r in routers) and not torch.equal(*routers),
+                "upcycled: every expert is a copy, routers are drawn")
+    for arguments, word in ((["--experts", "0"], "at least 1"), (["--experts", "2", "--per-token", "3"], "1 to 2")):
+        said = quietly(1, "import", folder, os.path.join(home, "never"), *arguments, status=2)
+        checks.that(word in said, f"refused: {' '.join(arguments)}")
+    never = os.path.join(home, "never")
+    said = quietly(1, "import", os.path.join(home, "mixtral-hf"), never, "--experts", "2", status=2)
+    checks.that("has experts already" in said, "refused: experts of experts")
+    said = quietly(1, "import", os.path.join(home, "gpt2-hf"), never, "--experts", "2", status=2)
+    checks.that("has no gate" in said, "refused: experts of GPT-2")
 
 
 def changed(folder, to, **keys):
@@ -343,6 +376,7 @@ def main():
             check_model(checks, name, home)
         if not sys.argv[1:]:
             check_tokenizer(checks, home)
+            check_upcycled(checks, home)
             check_refusals(checks, home)
             check_memory(checks, home)
     checks.finish()

@@ -213,6 +213,15 @@ void AddImport(CLI::App& app, CommandJob& job) {
   command->add_option("key=value", options->overrides, "keys of its deck, such as run.steps=20");
   command->add_flag("--without-dropout", options->without_dropout,
                     "leave out the model's dropout: it trains without it");
+  CLI::Option* experts =
+      command
+          ->add_option("--experts", options->experts,
+                       "make a mixture of N experts of the dense model: each is a copy of its layer's feed-forward "
+                       "network, routers are fresh")
+          ->type_name("N");
+  command->add_option("--per-token", options->per_token, "experts that serve a token, with --experts")
+      ->type_name("K=2")
+      ->needs(experts);
   command->callback([options, &job] { job = OnFirstRank([options] { return ImportCommand(*options); }); });
 }
 

@@ -48,6 +48,7 @@ Keys KeysOf(const EvaluateOptions& options, int ranks) {
   Keys keys = {"parallel.pp=1",
                "parallel.cp=1",
                "parallel.tp=1",
+               "parallel.ep=1",
                fmt::format("parallel.dp_replicate={}", parts ? 1 : ranks),
                fmt::format("parallel.dp_shard={}", parts ? -1 : 1),
                fmt::format("batch.global={}", RowsOfStep(options.overrides, ranks)),

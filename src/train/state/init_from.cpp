@@ -30,11 +30,11 @@ bool IsHuggingFace(const std::string& from) { return fs::exists(from + "/config.
 
 /// The deck with model, experts and dropout of a config.json, on one rank: no other keys are compared.
 Deck DeckOf(const ModelConfig& config, const Deck& deck, const std::string& from) {
-  std::vector<std::string> keys = {"parallel.pp=1",       "parallel.dp_replicate=1", "parallel.dp_shard=1",
-                                   "parallel.cp=1",       "parallel.tp=1",           "pipeline.schedule=1f1b",
-                                   "pipeline.chunks=1",   "pipeline.split=[]",       "batch.ramp_start=0",
-                                   "dropout.embedding=0", "dropout.residual=0",      "dropout.attention=0",
-                                   "experts.count=0"};
+  std::vector<std::string> keys = {"parallel.pp=1",          "parallel.dp_replicate=1", "parallel.dp_shard=1",
+                                   "parallel.cp=1",          "parallel.tp=1",           "parallel.ep=1",
+                                   "pipeline.schedule=1f1b", "pipeline.chunks=1",       "pipeline.split=[]",
+                                   "batch.ramp_start=0",     "dropout.embedding=0",     "dropout.residual=0",
+                                   "dropout.attention=0",    "experts.count=0"};
   for (const auto& [key, value] : config.keys) keys.push_back(key + "=" + value);
   return SavedDeck(from, EffectiveDeck(deck), keys);
 }

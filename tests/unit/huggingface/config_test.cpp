@@ -31,7 +31,7 @@ json Config(const std::string& type, const json& own = json::object()) {
   json config = kCommon;
   config["model_type"] = type;
   config[type == "mixtral" ? "num_local_experts" : "num_experts"] = 7;
-  if (type == "qwen3_moe") config["moe_intermediate_size"] = 10;
+  if (type.ends_with("_moe")) config["moe_intermediate_size"] = 10;
   config.update(own);
   return config;
 }
@@ -111,11 +111,11 @@ TEST_F(ConfigOfExperts, QwensLayersMayBeDense) {
 TEST_F(ConfigOfExperts, Qwen2HasASharedExpertWithAGate) {
   const json own = {{"shared_expert_intermediate_size", 30}, {"max_window_layers", 28}, {"sliding_window", 4096}};
   EXPECT_EQ(Read(Config("qwen2_moe", own).dump()).architecture, "Qwen2MoeForCausalLM");
-  EXPECT_THAT(Keys(Config("qwen2_moe", own)),
-              IsSupersetOf({Pair("experts.count", "7"), Pair("experts.ffn_dim", "10"),
-                            Pair("experts.shared_ffn_dim", "30"), Pair("experts.shared_gate", "true"),
-                            Pair("experts.normalize", "false"), Pair("model.qkv_bias", "true"),
-                            Pair("model.o_bias", "false"), Pair("model.sliding_window", "0")}));
+  EXPECT_THAT(
+      Keys(Config("qwen2_moe", own)),
+      IsSupersetOf({Pair("experts.count", "7"), Pair("experts.ffn_dim", "10"), Pair("experts.shared_ffn_dim", "30"),
+                    Pair("experts.shared_gate", "true"), Pair("experts.normalize", "false"),
+                    Pair("model.qkv_bias", "true"), Pair("model.o_bias", "false"), Pair("model.sliding_window", "0")}));
   json window = own;
   window["use_sliding_window"] = true;
   EXPECT_THAT(Errors(Config("qwen2_moe", window)),
@@ -136,14 +136,14 @@ TEST_F(ConfigOfExperts, GlmHasDeepSeeksRouter) {
                                     {"num_nextn_predict_layers", 1}});
   config.erase("num_experts");
   EXPECT_EQ(Read(config.dump()).further_layers, 1);
-  EXPECT_THAT(Keys(config),
-              IsSupersetOf({Pair("experts.count", "12"), Pair("experts.ffn_dim", "10"),
-                            Pair("experts.shared_ffn_dim", "20"), Pair("experts.shared_gate", "false"),
-                            Pair("experts.scores", "\"sigmoid\""), Pair("experts.groups", "4"),
-                            Pair("experts.top_groups", "2"), Pair("experts.scale", "2.5"), Pair("experts.bias", "true"),
-                            Pair("experts.first_layer", "1"), Pair("experts.normalize", "true"),
-                            Pair("model.rope_dim", "6"), Pair("model.qk_norm", "\"head\""),
-                            Pair("model.qkv_bias", "true"), Pair("model.o_bias", "false")}));
+  EXPECT_THAT(
+      Keys(config),
+      IsSupersetOf({Pair("experts.count", "12"), Pair("experts.ffn_dim", "10"), Pair("experts.shared_ffn_dim", "20"),
+                    Pair("experts.shared_gate", "false"), Pair("experts.scores", "\"sigmoid\""),
+                    Pair("experts.groups", "4"), Pair("experts.top_groups", "2"), Pair("experts.scale", "2.5"),
+                    Pair("experts.bias", "true"), Pair("experts.first_layer", "1"), Pair("experts.normalize", "true"),
+                    Pair("model.rope_dim", "6"), Pair("model.qk_norm", "\"head\""), Pair("model.qkv_bias", "true"),
+                    Pair("model.o_bias", "false")}));
   config["partial_rotary_factor"] = 1.5;
   EXPECT_THAT(Errors(config),
               ElementsAre("partial_rotary_factor = 1.5: cannot be expressed (allowed: above 0, at most 1)"));
@@ -238,10 +238,12 @@ TEST_F(ConfigOfExperts, ArchitecturesThatDoNotExistAreNamed) {
       return error.what();
     }
   };
-  EXPECT_THAT(why("experts.scores=sigmoid"),
-              HasSubstr("experts.count = 7, experts.scores = \"sigmoid\": no architecture of Hugging Face has these "
-                        "together (allowed: those of llama, mistral, qwen2, qwen3, olmo2, mixtral, qwen2_moe, qwen3_moe, olmoe, "
-                        "glm4_moe;"));
+  EXPECT_THAT(
+      why("experts.scores=sigmoid"),
+      HasSubstr(
+          "experts.count = 7, experts.scores = \"sigmoid\": no architecture of Hugging Face has these "
+          "together (allowed: those of llama, mistral, qwen2, qwen3, olmo2, mixtral, qwen2_moe, qwen3_moe, olmoe, "
+          "glm4_moe;"));
   EXPECT_THAT(why("experts.shared_ffn_dim=6"), HasSubstr("experts.shared_ffn_dim = 6: no arch"));
   EXPECT_THAT(why("experts.scale=2.5"), HasSubstr("experts.scale = 2.5: no arch"));
   EXPECT_THAT(why("experts.normalize=false"), HasSubstr("experts.normalize = false: no arch"));

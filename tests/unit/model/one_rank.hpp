@@ -85,6 +85,11 @@ class OneRank {
     executor_.RunStep();
   }
   const Executor& executor() const { return executor_; }
+  /// False for a parameter that no gradient trains.
+  bool IsTrained(const std::string& name) const {
+    const int state = compilation_.graph->FindOrNone("parameters/" + name);
+    return state < 0 || compilation_.graph->value(state).trained;
+  }
   const Compilation& compilation() const { return compilation_; }
 
  private:

@@ -36,7 +36,7 @@ def read_parameters(master):
 
 def set_weights(model, found):
     """Copies the weights; exits unless names and shapes are exactly the model's."""
-    wanted = oracle.by_our_names(model)
+    wanted = oracle.by_our_names(model) | oracle.router_biases(model)
     if wanted.keys() != found.keys():
         raise SystemExit(f"only Hugging Face has {sorted(wanted.keys() - found.keys())}, "
                          f"only the checkpoint has {sorted(found.keys() - wanted.keys())}")

@@ -186,6 +186,11 @@ def by_our_names(model, part=lambda parameter: parameter):
     return found
 
 
+def router_biases(model):
+    """Buffers of Hugging Face's that are parameters of ours, which no gradient trains."""
+    return {name: buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")}
+
+
 def fnv1a64(text):
     """The 64-bit FNV-1a hash of a text's bytes."""
     value = 0xCBF29CE484222325
@@ -208,9 +213,8 @@ def set_formula_weights(model):
     with torch.no_grad():
         for name, parameter in by_our_names(model).items():
             parameter.copy_(torch.from_numpy(formula_weights(name, tuple(parameter.shape))))
-        for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):  # a parameter of ours that no gradient trains
-                buffer.copy_(torch.from_numpy(formula_weights(name, tuple(buffer.shape))))
+        for name, buffer in router_biases(model).items():
+            buffer.copy_(torch.from_numpy(formula_weights(name, tuple(buffer.shape))))
 
 
 def read_tokens(deck):

@@ -82,9 +82,8 @@ def make(name, folder):
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
-        for buffer_name, buffer in model.named_buffers():
-            if buffer_name.endswith("e_score_correction_bias"):
-                buffer.copy_(0.1 * torch.randn_like(buffer))
+        for buffer in oracle.router_biases(model).values():
+            buffer.copy_(0.1 * torch.randn_like(buffer))
     model = model.to(getattr(torch, dtype))
     model.save_pretrained(folder, max_shard_size="30KB")
     return model
@@ -183,7 +182,7 @@ def check_packed(checks, name, home, model, folder):
     os.mkdir(packed)
     shutil.copy(os.path.join(folder, "config.json"), packed)
     parameters = {n: p.detach().contiguous() for n, p in model.named_parameters()}
-    parameters |= {n: b for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
+    parameters |= oracle.router_biases(model)
     safetensors.torch.save_file(parameters, os.path.join(packed, "model.safetensors"))
     quietly(1, "import", packed, run, *RUN)
     quietly(1, "export", run, out, "--dtype", "bf16" if MODELS[name][2] == "bfloat16" else "fp32")

@@ -249,6 +249,20 @@ void PrintTokenizer(const FoundTokenizer& found, const std::string& folder) {
   for (const std::string& why : found.tokenizer->left_out()) fmt::print("not kept: {}\n", why);
 }
 
+/// The weights of the model that the folder has: of an upcycled one the dense model's.
+std::vector<SafetensorsWriter::Tensor> InFolder(Deck deck, bool upcycled) {
+  if (upcycled) deck.model.experts.count = 0;
+  std::vector<SafetensorsWriter::Tensor> wanted;
+  for (const StateTensor& tensor : ParameterTensors(deck))
+    wanted.push_back({ParameterName(tensor.name), tensor.type.shape});
+  return wanted;
+}
+
+void PrintExperts(const Deck& deck) {
+  fmt::print("experts: {} copies of each feed-forward network, {} of them for a token; routers drawn with seed {}\n",
+             deck.model.experts.count, deck.model.experts.per_token, deck.run.seed);
+}
+
 }  // namespace
 
 int ImportCommand(const ImportOptions& options) {
@@ -269,12 +283,7 @@ int ImportCommand(const ImportOptions& options) {
                                                    deck.run.dir, options.run_dir));
   FolderOfWeights weights(options.folder);
   const std::vector<StateTensor> tensors = ParameterTensors(deck);
-  Deck in_folder = deck;
-  if (upcycled) in_folder.model.experts.count = 0;
-  std::vector<SafetensorsWriter::Tensor> wanted;
-  for (const StateTensor& tensor : ParameterTensors(in_folder))
-    wanted.push_back({ParameterName(tensor.name), tensor.type.shape});
-  const std::vector<std::string> unused = weights.RequireFit(wanted, config.further_layers);
+  const std::vector<std::string> unused = weights.RequireFit(InFolder(deck, upcycled), config.further_layers);
 
   NotFiniteWeights not_finite;
   const WeightReader reader(weights, deck, upcycled);
@@ -295,9 +304,7 @@ int ImportCommand(const ImportOptions& options) {
 
   fmt::print("{}: {} tensors ({}) of {} are step 0 of this run\n", saved.dir, tensors.size(),
              fmt::join(weights.Dtypes(), ", "), config.architecture);
-  if (upcycled)
-    fmt::print("experts: {} copies of each feed-forward network, {} of them for a token; routers drawn with seed {}\n",
-               *options.experts, options.per_token, deck.run.seed);
+  if (upcycled) PrintExperts(deck);
   std::fflush(stdout);
   Warn(not_finite);
   PrintTokenizer(found, options.folder);

@@ -75,7 +75,8 @@ def build_sparse(m, e):
     dense = [i for i in range(m["layers"]) if i < first or (i - first) % every]
     bias = m.get("qkv_bias", False)
     usual = {"mlp_bias": False, "o_bias": bias, "norm_placement": "pre", "full_attention_layers": 0}
-    usual_experts = {"shared_ffn_dim": 0, "scores": "softmax", "scale": 1, "balance_loss": 0, "z_loss": 0, "bias": False}
+    usual_experts = {"shared_ffn_dim": 0, "scores": "softmax", "scale": 1, "balance_loss": 0, "z_loss": 0,
+                     "bias": False}
     if e.get("scores") == "sigmoid":
         return build_glm(m, e, config)
     if e.get("shared_gate", False):

@@ -301,7 +301,6 @@ int ImportCommand(const ImportOptions& options) {
             .tokenizer = found.tokenizer},
            tensors, FromFolder(tensors, reader, not_finite), Mesh(Coordinate{1, 1, 1, 1, 1, 1, 1}), world, 1);
   WriteWhole(path, DeckText(WithOverrides(lines, options.overrides, deck), head));
-
   fmt::print("{}: {} tensors ({}) of {} are step 0 of this run\n", saved.dir, tensors.size(),
              fmt::join(weights.Dtypes(), ", "), config.architecture);
   if (upcycled) PrintExperts(deck);

@@ -21,6 +21,7 @@ CHANGES = {
     ("parallel.tp=2", "overlap.tensor=true", "overlap.tensor_strips=2"): ["overlap_tensor", "tensor_strips"],
     ("precision.compute=bf16", "precision.matmul=fp8"): ["quantize"],
     ("parallel.pp=2",): ["cut"],
+    ("experts.count=4", "experts.per_token=2", "experts.ffn_dim=16", "experts.buffer=0.5"): ["expert_passes"],
 }
 
 

@@ -1,10 +1,11 @@
 """Routing that sends all tokens to one expert: large steps of the router's biases choose one expert for all tokens of a
 step. Whatever ranks share experts and however large their pools are, losses are those of one rank, loads are equal, and
-every rank uses the memory that was planned. Needs ESPALIER."""
-import os
+every rank uses the memory that was planned. What was trained so is evaluated and sampled. Needs ESPALIER."""
+import os, shutil
 
-from support.runs import Checks, difference, planned_peaks, scratch, train
+from support.runs import Checks, ROOT, difference, launch, planned_peaks, scratch, train
 
+TEXT = os.path.join(ROOT, "tests", "oracle", "data", "text.txt")
 RTOL = 1e-5  # rounding grows where a token is between two experts
 COUNT, STEPS = 8, 12
 MODEL = [f"experts.count={COUNT}", "experts.per_token=1", "experts.ffn_dim=23", "experts.scores=sigmoid",
@@ -12,6 +13,13 @@ MODEL = [f"experts.count={COUNT}", "experts.per_token=1", "experts.ffn_dim=23", 
 LAYOUTS = [(1, []), (4, ["parallel.dp_shard=4", "parallel.ep=4"]), (2, ["parallel.tp=2", "parallel.ep=2"]),
            (8, ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2", "parallel.ep=4", "recompute.mode=selective"])]
 BUFFERS = [0.5, 1, 1.5, 100]
+
+
+def check_uses(checks, run):
+    text = shutil.copy(TEXT, run.dir)
+    for ranks, command in ((2, ["evaluate", run.dir, text]), (1, ["sample", run.dir, "--ids", "3 5 8"])):
+        done = launch(ranks, command)
+        checks.that(done.returncode == 0, f"{command[0]} takes its checkpoint" + (done.stdout if done.returncode else ""))
 
 
 def main():
@@ -30,6 +38,8 @@ def main():
                 apart = difference(run.curve("loss"), one.curve("loss"))
                 checks.that(apart <= RTOL, f"{what}: losses of one rank to {apart:.1e}")
                 checks.that((run.curve("experts_max_load"), run.curve("experts_max_loads")) == loads, f"{what}: loads")
+                if ranks == 4 and buffer == 1:
+                    check_uses(checks, run)
                 checks.that(run.end["rank_peak_bytes"] == planned_peaks(folder, ranks, keys),
                             f"{what}: planned peak is what was used")
     checks.finish()

@@ -12,6 +12,17 @@ namespace {
 
 constexpr int kScanThreads = 1024;
 
+/// Marks rows as without an expert, from `first` on in steps of `step`.
+__device__ void MarkRows(const DispatchArgs& a, int64_t first, int64_t step) {
+  for (int64_t r = first; r < a.count; r += step) {
+    a.expert_of_row[r] = kNoExpert;
+    a.row_weights[r] = 0;
+  }
+}
+__global__ void MarkAllRows(DispatchArgs a) {
+  MarkRows(a, blockIdx.x * int64_t{kThreads} + threadIdx.x, gridDim.x * int64_t{kThreads});
+}
+
 /// counts i32[parts,experts] of each part, and in `places` the rank of each slot among those of its part and expert; -1
 /// for experts of other ranks. kThreads slots at a time: a thread compares its expert with all of them. All rows are
 /// marked as without an expert.
@@ -20,10 +31,7 @@ __global__ void CountSlots(DispatchArgs a, int32_t* counts) {
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t slots = a.tokens * a.per_token, part = blockIdx.x, parts = gridDim.x, end = slots * (part + 1) / parts;
   int32_t* counted = counts + part * a.experts;
-  for (int64_t r = part * kThreads + thread; r < a.count; r += parts * kThreads) {
-    a.expert_of_row[r] = kNoExpert;
-    a.row_weights[r] = 0;
-  }
+  MarkRows(a, part * kThreads + thread, parts * kThreads);
   for (int64_t e = thread; e < a.experts; e += kThreads) counted[e] = 0;
   for (int64_t first = slots * part / parts; first < end; first += kThreads) {
     const int64_t slot = first + thread;
@@ -146,7 +154,10 @@ __global__ void TakeFromRows(const float* x, const int32_t* places, float* y, in
 
 void Dispatch(const DispatchArgs& a, const LaunchContext& context) {
   const int64_t slots = a.tokens * a.per_token, parts = DispatchParts(slots);
-  if (slots == 0) return;
+  if (slots == 0) {
+    if (a.count > 0) Launch(MarkAllRows, ElementBlocks(a.count, 1), dim3(kThreads), 0, context.stream, a);
+    return;
+  }
   Require(std::max(slots, a.count) <= INT32_MAX, "dispatch: more than 2^31 - 1 rows");
   auto* counts = context.Workspace<int32_t>(DispatchBytes(slots, a.experts));
   Launch(CountSlots, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, context.stream, a, counts);

@@ -95,7 +95,8 @@ inline const std::vector<FlopsRule> kFlops = {
 
 /// What the partitioner makes of an op on a mesh of 2 along each axis that `inputs` name and of 1 along the others. An
 /// input with "w:" is a weight (known once a step). `moved` are the inputs as the op gets them. `asked` is the layout
-/// of output 0, which a weight gradient has of its weight.
+/// of output 0, which a weight gradient has of its weight, and rows of experts have
+/// of the model.
 struct PartitionRule {
   std::string_view op, inputs, moved, outputs, asked = "";
 };

@@ -551,6 +551,7 @@ TEST(Ops, HopsOfARingShareTheScoresThatAWindowLeaves) {
 
 Deck PlainDeck() {
   Deck deck{};
+  deck.parallel.cp = deck.parallel.tp = deck.parallel.ep = 1;
   deck.parallel.zero = 3;
   deck.parallel.sequence_parallel = deck.parallel.loss_parallel = true;
   return deck;
@@ -568,7 +569,7 @@ TEST(Ops, PartitionerMovesInputsThatDisagree) {
     for (size_t i = 0; i < weights.size(); ++i)
       if (weights[i]) one.graph.values[static_cast<size_t>(one.op.inputs[i])].frequency = Frequency::kStep;
     if (!rule.asked.empty()) {
-      one.op.role = Role::kW;
+      if (one.op.kind != OpKind::kDispatch) one.op.role = Role::kW;
       one.graph.values[static_cast<size_t>(one.op.outputs[0])].layout = rule.asked;
     }
     one.graph.AddOp(one.op);

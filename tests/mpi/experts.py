@@ -19,7 +19,7 @@ def check_uses(checks, run):
     text = shutil.copy(TEXT, run.dir)
     for ranks, command in ((2, ["evaluate", run.dir, text]), (1, ["sample", run.dir, "--ids", "3 5 8"])):
         done = launch(ranks, command)
-        checks.that(done.returncode == 0, f"{command[0]} takes its checkpoint" + (done.stdout if done.returncode else ""))
+        checks.that(done.returncode == 0, f"{command[0]} takes its checkpoint: {done.stdout[-400:]}")
 
 
 def main():

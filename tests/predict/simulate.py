@@ -11,9 +11,10 @@ from support.runs import Checks, DECK, ROOT, launch
 
 CPU = os.path.join(ROOT, "tests", "predict", "cpu.toml")
 H100 = os.path.join(ROOT, "inputs", "clusters", "h100-8x400g.toml")
-AXES = ("tp", "cp", "dp", "pp")
+AXES = ("tp", "cp", "ep", "dp", "pp")
 # pp 2 x dp 2 x cp 2 x tp 2: messages on every axis.
-ALL_AXES = ["parallel.pp=2", "parallel.dp_shard=2", "parallel.cp=2", "parallel.tp=2"]
+ALL_AXES = ["parallel.pp=2", "parallel.dp_shard=2", "parallel.cp=2", "parallel.tp=2", "parallel.ep=8",
+            "experts.count=8", "experts.per_token=2", "experts.ffn_dim=16"]
 CLOSE = 1e-9
 
 

@@ -78,7 +78,7 @@ def check_shares(checks, name, event):
     parts = event["compute_ms"] + event["idle_ms"] + sum(event["exposed_ms"].values())
     checks.that(event["ranks"] == RANKS and abs(parts - event["step_ms"]) < 0.01 and event["compute_ms"] > 0,
                 f"{name}: compute, exposed and idle add up to {event['step_ms']} ms")
-    moves = {axis: event["exposed_ms"][axis] + event["hidden_ms"][axis] for axis in ("tp", "cp", "dp", "pp")}
+    moves = {axis: event["exposed_ms"][axis] + event["hidden_ms"][axis] for axis in ("tp", "cp", "ep", "dp", "pp")}
     checks.that(moves["tp"] > 0 and moves["pp"] > 0 and moves["cp"] == 0, f"{name}: its axes transfer: {moves}")
 
 

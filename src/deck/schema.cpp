@@ -351,7 +351,7 @@ std::vector<DeckKey> Rows() {
      "microbatch; never: once per step, which takes the memory of zero = 2."},
 
     {"overlap", "tensor", FIELD(overlap.tensor), true, Any(),
-     "Overlap backward tp communication with the weight-gradient matmul."},
+     "Overlap backward communication of tp, and of ranks that share experts, with weight-gradient matmuls."},
     {"overlap", "tensor_strips", FIELD(overlap.tensor_strips), 1, CountOrZero(),
      "Strips of rows into which the ops between two attentions are split, so that tp communication of forward and "
      "backward overlaps with their matmuls; 1: not split; 0: 2 if batch.micro is at least 2, else 1."},

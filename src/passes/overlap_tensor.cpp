@@ -1,5 +1,6 @@
-// Backward tp communication overlaps with weight-gradient matmuls. W ops are queued until a tp collective of backward
-// has been issued, so that a matmul which does not need its result runs between it and its consumer:
+// Backward tp communication, and that of ranks that share experts, overlaps with weight-gradient matmuls. W ops are
+// queued until such a collective of backward has been issued, so that a matmul which does not need its result runs
+// between it and its consumer:
 //
 //   B  dx = matmul(dy, w)                     dx = matmul(dy, w)
 //   W  dw = matmul(dy, x)                     s = reduce_scatter(dx)   issued
@@ -7,7 +8,7 @@
 //   B  dn = rms_norm_grad(s)                  dn = rms_norm_grad(s)    needs it
 //
 // A collective releases one matmul of its own layer, or everything that the layers above have queued (its own layer may
-// have none yet). tp collectives of W, which gather activations again, are never queued. The order within B and within
+// have none yet). Collectives of W, which gather activations again, are never queued. The order within B and within
 // W does not change, so sums keep their order.
 #include <algorithm>
 #include <deque>
@@ -28,7 +29,7 @@ class Overlapper {
     Rewriter old(graph_);
     for (Op& op : old.ops) {
       if (LeavesBackwardOf(op)) Release(queue_.size());
-      if (op.role == Role::kW && !(IsTensorCollective(op) && MayGoFirst(op)))
+      if (op.role == Role::kW && !(IsCovered(op) && MayGoFirst(op)))
         queue_.push_back(std::move(op));
       else
         Emit(std::move(op));
@@ -38,6 +39,8 @@ class Overlapper {
 
  private:
   static bool IsBackward(const Op& op) { return op.role == Role::kB || op.role == Role::kW; }
+  /// A collective that matmuls of W may cover.
+  bool IsCovered(const Op& op) const { return IsTensorCollective(op) || IsExpertTransfer(graph_, op); }
   static bool IsMatmul(const Op& op) { return Define(op.kind).kernel.work.flops != nullptr; }
 
   bool LeavesBackwardOf(const Op& op) const {
@@ -52,7 +55,7 @@ class Overlapper {
   }
 
   void Emit(Op op) {
-    const bool releases = IsBackward(op) && IsTensorCollective(op);
+    const bool releases = IsBackward(op) && IsCovered(op);
     const int layer = op.layer;
     graph_.ops.push_back(std::move(op));
     if (releases) ReleaseUnder(layer);
@@ -77,7 +80,8 @@ class Overlapper {
 }  // namespace
 
 void OverlapTensor(Graph& graph, const PassContext& context) {
-  if (context.deck.overlap.tensor && context.mesh.Degree(Axis::kTp) > 1) Overlapper(graph).Run();
+  const bool has_messages = context.mesh.Degree(Axis::kTp) > 1 || context.mesh.Degree(Axis::kEp) > 1;
+  if (context.deck.overlap.tensor && has_messages) Overlapper(graph).Run();
 }
 
 }  // namespace espalier

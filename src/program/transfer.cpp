@@ -179,10 +179,17 @@ int64_t CommWorkspaceBytes(const Graph& graph, const Op& op, const Mesh& mesh, c
     const int64_t shard = ShardOf({0, elements}, n, 0).Extent();
     return Aligned(elements * size) + n * Aligned(shard * size);
   }
-  int64_t bytes = 0;
-  for (const PeerBytes& peer : BytesByPeer(graph, op, mesh, coordinate))
-    bytes += Aligned(peer.sent) + Aligned(peer.received);
-  return bytes;
+  const auto of_rank = [&](const Coordinate& at) {
+    int64_t bytes = 0;
+    for (const PeerBytes& peer : BytesByPeer(graph, op, mesh, at)) bytes += Aligned(peer.sent) + Aligned(peer.received);
+    return bytes;
+  };
+  if (op.kind != OpKind::kAllToAll) return of_rank(coordinate);
+  // Where axes change their order on a dim, some ranks keep their shards and others send them: all have the same plan.
+  int64_t most = 0;
+  for (int member = 0; member < n; ++member)
+    most = std::max(most, of_rank(mesh.GroupMember(op.Axes(), coordinate, member)));
+  return most;
 }
 
 const Operand& Program::Find(std::string_view name, int microbatch) const {

@@ -34,9 +34,14 @@ inline bool IsContextTransfer(const Graph& graph, const Op& op) {
   return (IsCollective(op.kind) || op.kind == OpKind::kRingShift) && (op.role == Role::kF || op.role == Role::kB) &&
          op.Axes() == AxisSet{Axis::kCp} && ReadsMicrobatch(graph, op);
 }
-/// A message over other axes than those of tp that is no context transfer: of parameters or their gradients.
+/// A gather or reduction of tokens, or of their gradients, over ranks that share experts.
+inline bool IsExpertTransfer(const Graph& graph, const Op& op) {
+  return IsCollective(op.kind) && op.Axes().Has(Axis::kEp) && MovesActivations(graph, op);
+}
+/// A message over other axes than those of tp that moves no activations: of parameters or their gradients.
 inline bool IsWeightTransfer(const Graph& graph, const Op& op) {
-  return IsCommunication(op.kind) && !IsContextTransfer(graph, op) && !(op.Axes() - kTensorAxes).Empty();
+  return IsCommunication(op.kind) && !IsContextTransfer(graph, op) && !IsExpertTransfer(graph, op) &&
+         !(op.Axes() - kTensorAxes).Empty();
 }
 /// A collective over the axes of tp alone.
 inline bool IsTensorCollective(const Op& op) { return IsCollective(op.kind) && (op.Axes() - kTensorAxes).Empty(); }

@@ -18,7 +18,8 @@ std::vector<Axis> Chain(AxisSet outer, AxisSet inner) {
 
 std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
-  if (dim == "batch") return kBatchAxes.List();
+  // Ranks that share experts have neighbouring samples, so that a gather brings them together.
+  if (dim == "batch") return Chain(kBatchAxes - AxisSet{Axis::kEp}, {Axis::kEp});
   if (dim == "seq") return {Axis::kCp};
   if (dim == "stream") return ((p.sequence_parallel ? kTensorAxes : AxisSet{}) | AxisSet{Axis::kCp}).List();
   // Of experts: tokens are spread over all ranks; those of ranks that share experts come together.

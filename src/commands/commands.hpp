@@ -46,7 +46,8 @@ struct SimulateCommandOptions {
   std::string json, trace, svg;  ///< files to write; empty: none
   bool unfolded = false;         ///< simulate every rank separately
   std::optional<double> jitter;  ///< not set: the cluster's
-  int64_t seed = 1234;           ///< seed of the jitter
+  int64_t seed = 1234;           ///< seed of the jitter and of a skewed routing
+  std::string routing;           ///< ReadRouting; empty: balanced
   SlowArguments slow;
 };
 /// Times a step of the programs of all ranks on a cluster. UserError (kDoesNotFit) after everything is printed and
@@ -57,6 +58,7 @@ struct TuneCommandOptions {
   DeckArguments arguments;
   int ranks = 0;                   ///< 0: the fewest that the deck's degrees allow
   std::string cluster;             ///< cluster file
+  std::string routing;             ///< ReadRouting; empty: balanced
   std::vector<std::string> fixed;  ///< keys that stay at the deck's value
   int top = 10;                    ///< rows of the ranking
   std::optional<double> reserve;   ///< GB of each device that a layout leaves free; not set: kReserve of its memory

@@ -4,6 +4,7 @@
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
 #include "commands/simulate/output.hpp"
+#include "commands/simulate/routing.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/train/count_steps.hpp"
 #include "espalier/util/error.hpp"
@@ -38,6 +39,7 @@ int SimulateCommand(const SimulateCommandOptions& options) {
   ResolveMesh(loaded, ranks);
   RequirePatternsMatch(loaded);
   Target target = ChooseTarget(loaded, options.cluster);
+  target.routing = ReadRouting(options.routing, loaded.deck, options.seed);
   const SimulateOptions simulate = OptionsOf(options, target.cluster, ranks);
   Prediction prediction = Predict(loaded.deck, ranks, std::move(target), simulate);
   prediction.simulation.timeline.title = Title(prediction);

@@ -10,6 +10,7 @@
 #include "commands/output_file.hpp"
 #include "commands/refuse.hpp"
 #include "commands/simulate/output.hpp"
+#include "commands/simulate/routing.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
@@ -23,6 +24,7 @@ namespace espalier {
 namespace {
 
 constexpr double kPerCent = 100;
+constexpr int64_t kRoutingSeed = 1234;
 
 /// Memory of a device less the bytes that the cluster file reserves.
 int64_t BytesForPrograms(const Cluster& cluster) {
@@ -88,8 +90,10 @@ class Printer {
 
  private:
   void PrintRanking() const {
-    fmt::print("\n{:>4} {:>9} {:>10} {:>6} {:>8} {:>7} {:>8} {:>5} {:>5} {:>5} {:>5} {:>5} {:>9}  {}\n", "rank", "step",
-               "tokens/s", "MFU", "peak GB", "free", "compute", "idle", "tp", "cp", "dp", "pp", "measured", "layout");
+    fmt::print("\n{:>4} {:>9} {:>10} {:>6} {:>8} {:>7} {:>8} {:>5}", "rank", "step", "tokens/s", "MFU", "peak GB",
+               "free", "compute", "idle");
+    for (CommAxis axis : kCommAxes) fmt::print(" {:>5}", Name(axis));
+    fmt::print(" {:>9}  {}\n", "measured", "layout");
     const size_t shown = std::min(result_.ranking.size(), static_cast<size_t>(options_.top));
     for (size_t i = 0; i < shown; ++i) PrintRow(i);
     if (result_.choice >= shown) PrintRow(result_.choice);
@@ -160,6 +164,7 @@ nlohmann::ordered_json TuneJson(const Candidate& c, int ranks, const Cluster& cl
   json["layout"] = c.layout;
   const Deck::Parallel& p = c.deck.parallel;
   json["mesh"] = {{"pp", p.pp}, {"dp_replicate", p.dp_replicate}, {"dp_shard", p.dp_shard}, {"cp", p.cp}, {"tp", p.tp}};
+  json["ep"] = p.ep;
   json["step_ms"] = c.step_us / 1e3;
   json["formula_ms"] = c.formula_us / 1e3;
   json["tokens_per_s"] = rates.tokens_per_s;
@@ -204,7 +209,7 @@ int TuneCommand(const TuneCommandOptions& options) {
   RequirePatternsMatch(loaded);
   const Deck& deck = loaded.deck;
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(deck);
-  const Costs costs(LoadCluster(options.cluster));
+  const Costs costs(LoadCluster(options.cluster), ReadRouting(options.routing, deck, kRoutingSeed));
   CheckWritable("-o", options.output);
   CheckWritable("--json", options.json);
   TuneOptions tune;

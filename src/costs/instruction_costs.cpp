@@ -3,16 +3,41 @@
 #include <algorithm>
 
 #include "espalier/graph/columns.hpp"
+#include "espalier/graph/local_range.hpp"
 #include "espalier/graph/provenance.hpp"
 #include "formulas/formulas.hpp"
 
 namespace espalier {
 namespace {
 
+/// The type of the rows, or weights, of several experts that an op works on; null: it is another op.
+const Type* FindExperts(const Graph& graph, const Op& op) {
+  const int64_t experts = op.attributes.IntegerOr("experts", 1);
+  if (experts == 1 || !op.attributes.numbers.contains("load")) return nullptr;
+  const Einsum einsum = Define(op.kind).einsum(ContextOf(graph, op));
+  const auto find = [&](const std::vector<std::string>& dims, const std::vector<int>& values) -> const Type* {
+    for (size_t i = 0; i < dims.size() && i < values.size(); ++i)
+      if (const Type& type = graph.value(values[i]).type; dims[i].starts_with('e') && type.shape.at(0) == experts)
+        return &type;
+    return nullptr;
+  };
+  const Type* type = find(einsum.inputs, op.inputs);
+  return type != nullptr ? type : find(einsum.outputs, op.outputs);
+}
+
 /// The less certain of two origins: a sum is as uncertain as its least certain part.
 CostSource Least(CostSource a, CostSource b) { return std::max(a, b); }
 
 }  // namespace
+
+AxisSet RoutingAxes(const Costs& costs, const Program& program) {
+  if (costs.routing().IsBalanced()) return {};
+  AxisSet axes;
+  for (const Op& op : program.graph->ops)
+    if (const Type* type = FindExperts(*program.graph, op))
+      for (Axis axis : type->placements.dims.at(0)) axes.Add(axis);
+  return axes;
+}
 
 InstructionCosts::InstructionCosts(const Costs& costs, const Program& program, const Coordinate& coordinate)
     : costs_(costs),
@@ -58,8 +83,21 @@ InstructionCost InstructionCosts::Kernel(const Op& op, bool accumulate) {
     const Cost alone = costs_.Kernel(LocalOpOf(graph_, op, program_.mesh, coordinate_), accumulate);
     return {alone.us, alone.source, Port::kNone};
   });
+  if (!costs_.routing().IsBalanced()) cost.us = RoutedUs(op, accumulate, cost.us);
   cost.us += ExtraUs(op);
   return cost;
+}
+
+double InstructionCosts::RoutedUs(const Op& op, bool accumulate, double us) const {
+  const Type* type = FindExperts(graph_, op);
+  if (type == nullptr) return us;
+  const LocalOp balanced = LocalOpOf(graph_, op, program_.mesh, coordinate_);
+  LocalOp routed = balanced;
+  const Range experts = LocalRange(*type, 0, program_.mesh, coordinate_);
+  routed.op.attributes.numbers.at("load") *= costs_.routing().Load(op.layer, experts);
+  const double routed_us = KernelUs(cluster_, routed, accumulate),
+               balanced_us = KernelUs(cluster_, balanced, accumulate);
+  return balanced_us > 0 ? us * routed_us / balanced_us : routed_us;
 }
 
 double InstructionCosts::MergedUs(const Op& op, const MergedMatmul& group, bool accumulate) const {

@@ -24,6 +24,8 @@ class InstructionCosts {
   template <typename Make>
   const InstructionCost& CachedCost(const Op& op, bool accumulate, const Make& make);
   InstructionCost Kernel(const Op& op, bool accumulate);
+  /// The time of a kernel under the routing, if it takes `us` under a balanced one.
+  double RoutedUs(const Op& op, bool accumulate, double us) const;
   /// Time of the merged GEMM, divided among its parts by FLOPs.
   double MergedUs(const Op& op, const MergedMatmul& group, bool accumulate) const;
   InstructionCost Collective(const Op& op, int64_t wire_bytes) const;

@@ -111,6 +111,8 @@ int64_t HeadDimOfMerge(const LocalOp& op) {
   return heads > 0 ? op.inputs.at(0).at(2) / heads : 0;
 }
 
+constexpr int64_t kWhole = 100;  // `load` of a full pool of rows
+
 /// A number as the key has it; none where it makes no difference.
 std::optional<int64_t> NumberOf(const LocalOp& op, std::string_view name) {
   const Attributes& attributes = op.op.attributes;
@@ -119,6 +121,9 @@ std::optional<int64_t> NumberOf(const LocalOp& op, std::string_view name) {
   // All blocks of a ring but a rank's own have equal work, unless a window hides some.
   if (name == "hop" && number >= 0)
     return attributes.IntegerOr("window", 0) > 0 ? number : std::min<int64_t>(number, 1);
+  // Passes without rows are equal.
+  if (name == "pass" && number > 0)
+    return std::min(number, (attributes.IntegerOr("load", kWhole) + kWhole - 1) / kWhole);
   return number > 0 ? std::optional(number) : std::nullopt;
 }
 

@@ -196,7 +196,7 @@ class Llama final : public TransformerWriter {
     return {{{"experts", double(e.count)},
              {"rows", rows * double(cuts)},
              {"ranks", double(ranks)},
-             {"load", balanced / rows}},
+             {"load", std::round(100 * balanced / rows)}},
             {}};
   }
 

@@ -12,7 +12,8 @@
 // routing needs times experts.buffer. Where the routing has more, there are further passes (src/passes/expert_passes);
 // pass p has those from p e b r on. r is sharded as s is, and e over the g ranks that share experts (`ranks`). Such
 // ranks have the same tokens, so y is a partial sum over them. What a row holds follows from the placement: no value of
-// rows is resharded, and all ops on them keep their e ("anchored"). `load` is balanced routing's share of the pool.
+// rows is resharded, and all ops on them keep their e ("anchored"). `load` is balanced routing's share of the pool, in
+// percent.
 #include <algorithm>
 
 #include "espalier/ops/op.hpp"
@@ -71,7 +72,9 @@ std::vector<Type> CombineGradInfer(const OpContext& c) {
 
 }  // namespace
 
-double FilledShare(const Attributes& a) { return std::clamp(a.NumberOr("load", 1) - a.NumberOr("pass", 0), 0.0, 1.0); }
+double FilledShare(const Attributes& a) {
+  return std::clamp(a.NumberOr("load", 100) / 100 - a.NumberOr("pass", 0), 0.0, 1.0);
+}
 double FilledRowsOnce(const LocalOp& op, bool accumulate) {
   return FilledShare(op.op.attributes) * EachOperandOnce(op, accumulate);
 }
@@ -80,27 +83,27 @@ OpDefinition Dispatch() {
   return {.summary = "a row for each expert of each token, in the order of experts; its weight, expert and place",
           .einsum = DispatchEinsum,
           .infer = DispatchInfer,
-          .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kNoAttributes},
+          .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kKeyOfRows},
           .gradient = DispatchGradient};
 }
 OpDefinition DispatchGrad() {
   return {.summary = "adjoint of dispatch in tokens and weights",
           .einsum = DispatchGradEinsum,
           .infer = DispatchGradInfer,
-          .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kNoAttributes}};
+          .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kKeyOfRows}};
 }
 OpDefinition Combine() {
   return {.summary = "the sum of the rows of each token",
           .einsum = CombineEinsum,
           .infer = CombineInfer,
-          .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kNoAttributes},
+          .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kKeyOfRows},
           .gradient = CombineGradient};
 }
 OpDefinition CombineGrad() {
   return {.summary = "adjoint of combine in the rows",
           .einsum = CombineGradEinsum,
           .infer = CombineGradInfer,
-          .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kNoAttributes}};
+          .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kKeyOfRows}};
 }
 
 }  // namespace espalier

@@ -53,7 +53,9 @@ OpDefinition GroupedMatmul() {
   return {.summary = "matmul of each row with the weight of its expert; `spec` gives the einsum dims",
           .einsum = GroupedEinsum,
           .infer = GroupedInfer,
-          .kernel = {.rows = Rows::kTogether, .work = GroupedFlops, .key = Texts("spec")},
+          .kernel = {.rows = Rows::kTogether,
+                     .work = GroupedFlops,
+                     .key = KeyAttributes{.texts = {"spec"}, .numbers = kKeyOfRows.numbers}},
           .gradient = GroupedGradient};
 }
 

@@ -10,6 +10,8 @@ namespace espalier {
 /// KernelTraits::key of texts, or of numbers, alone.
 KeyAttributes Texts(auto... names) { return {.texts = {names...}}; }
 KeyAttributes Numbers(auto... names) { return {.numbers = {names...}}; }
+/// The same of ops on rows of experts: how full the pool is (src/ops/dispatch.cpp).
+inline const KeyAttributes kKeyOfRows{.numbers = {"load", "pass"}};
 
 /// The element type of the copy that an update writes beside the master; none without attribute `copy`.
 std::optional<Dtype> TypeOfCopy(const Op& op);

@@ -29,14 +29,14 @@ OpDefinition WeightedSwiglu() {
   return {.summary = "silu(gate) times up, times the weight of the row",
           .einsum = WeightedEinsum,
           .infer = WeightedInfer,
-          .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kNoAttributes},
+          .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kKeyOfRows},
           .gradient = WeightedGradient};
 }
 OpDefinition WeightedSwigluGrad() {
   return {.summary = "adjoint of weighted_swiglu in gate, up and weights",
           .einsum = WeightedGradEinsum,
           .infer = WeightedGradInfer,
-          .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kNoAttributes},
+          .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kKeyOfRows},
           .in_place = {{0, 3}, {0, 0}}};
 }
 

@@ -7,7 +7,9 @@ Simulation Simulate(const WorldPrograms& programs, const Costs& costs, const Sim
     const int representative = programs.representative[static_cast<size_t>(rank)];
     return CostInstructions(costs, *programs.program_of(representative), programs.mesh.CoordinateOf(rank));
   };
-  const simulate::World world = simulate::MakeWorld(programs, costs.cluster().ranks_per_node, true, cost_of, options);
+  const AxisSet routing = RoutingAxes(costs, *programs.program_of(programs.representative.at(0)));
+  const simulate::World world =
+      simulate::MakeWorld(programs, costs.cluster().ranks_per_node, routing, cost_of, options);
   return simulate::Run(world, costs.cluster(), options);
 }
 

@@ -147,9 +147,11 @@ std::vector<int> SetsOfGroups(const Colours& colours, const std::vector<int>& of
 
 }  // namespace
 
-Colours SplitByCosts(const Lattice& lattice, const Programs& programs) {
+Colours SplitByCosts(const Lattice& lattice, const Programs& programs, AxisSet by) {
   Colours colours(lattice.Ranks());
   colours.Split([&](int rank) { return programs.of_rank[static_cast<size_t>(rank)]; });
+  for (Axis axis : kAxes)
+    if (by.Has(axis)) colours.Split([&](int rank) { return lattice.mesh().CoordinateOf(rank)[axis]; });
   for (const auto& [axes, families] : AxesOf(programs)) SplitByPlace(lattice, programs, axes, families, colours);
   // A message may be split among the ranks of a tensor group.
   SplitByPlace(lattice, programs, kTensorAxes, kAnyProgram, colours);

@@ -67,8 +67,9 @@ struct Programs {
   const LaneItems& Of(int rank) const { return items[static_cast<size_t>(of_rank[static_cast<size_t>(rank)])]; }
 };
 
-/// Ranks of one colour have equal programs, groups of equal places and peers at equal distances, so equal costs.
-Colours SplitByCosts(const Lattice& lattice, const Programs& programs);
+/// Ranks of one colour have equal programs, groups of equal places, peers at equal distances and equal coordinates on
+/// the axes `by`, so equal costs.
+Colours SplitByCosts(const Lattice& lattice, const Programs& programs, AxisSet by);
 
 /// Refines colours until they are an equitable partition: ranks of one colour have groups with the same set of colours,
 /// and peers of the same colour. Times of a rank follow from its own instructions and costs and from the latest or

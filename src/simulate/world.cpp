@@ -117,15 +117,15 @@ class Linker {
 
 }  // namespace
 
-World MakeWorld(const WorldPrograms& programs, int ranks_per_node, bool by_place,
+World MakeWorld(const WorldPrograms& programs, int ranks_per_node, std::optional<AxisSet> by,
                 const std::function<std::vector<InstructionCost>(int rank)>& cost_of, const SimulateOptions& options) {
   World world;
   world.programs = ReadPrograms(programs);
   const Lattice lattice(programs.mesh, ranks_per_node);
   const int ranks = lattice.Ranks();
   Colours costs(ranks);
-  if (by_place)
-    costs = SplitByCosts(lattice, world.programs);
+  if (by)
+    costs = SplitByCosts(lattice, world.programs, *by);
   else
     costs.Split([&](int rank) { return world.programs.of_rank[static_cast<size_t>(rank)]; });
   for (int rank : costs.LowestRanks()) world.costs.push_back(InLaneOrder(world.programs.Of(rank), cost_of(rank), rank));

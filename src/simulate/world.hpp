@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "espalier/simulate/simulate.hpp"
@@ -53,8 +54,9 @@ struct World {
 };
 
 /// Costs by place: `cost_of` is called for the lowest rank of every class of equal costs and returns one entry per
-/// instruction. With `by_place` false, ranks of equal programs have equal costs independently of their places.
-World MakeWorld(const WorldPrograms& programs, int ranks_per_node, bool by_place,
+/// instruction. Costs of equal programs depend on the places of ranks and on their coordinates on the axes `by`;
+/// without it, on neither.
+World MakeWorld(const WorldPrograms& programs, int ranks_per_node, std::optional<AxisSet> by,
                 const std::function<std::vector<InstructionCost>(int rank)>& cost_of, const SimulateOptions& options);
 
 /// Runs the clocks of a world.

@@ -222,7 +222,7 @@ const LayerProfile& Scorer::ProfileOf(const Layout& layout, int64_t micro) {
   if (const auto it = profiles_.find(key); it != profiles_.end()) return it->second;
   Layout small = layout;
   small.micro = micro;
-  return profiles_.emplace(key, ProfileLayers(context_.deck, small, &context_.costs)).first->second;
+  return profiles_.emplace(key, ProfileLayers(context_.deck, small, &context_.fullest)).first->second;
 }
 
 const ByPart<PartStates>& Scorer::StatesOf(const Layout& l) {

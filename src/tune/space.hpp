@@ -32,6 +32,7 @@ struct SearchContext {
   const Deck& deck;  ///< dp_shard is known or open
   int ranks = 1;
   const Costs& costs;
+  const Costs& fullest;  ///< the same for a program of one rank: the others wait for it
   int64_t memory_bytes = 0;
   const FixedKeys& fixed;
 };

@@ -45,7 +45,8 @@ class Search {
       : options_(options),
         deck_(DeckFor(deck, ranks, costs.cluster())),
         fixed_(options.fixed, deck),
-        context_{deck_, ranks, costs, MemoryOf(costs.cluster(), options), fixed_} {}
+        fullest_(costs.cluster(), costs.routing().OfTheFullestRank()),
+        context_{deck_, ranks, costs, fullest_, MemoryOf(costs.cluster(), options), fixed_} {}
 
   TuneResult Run() {
     result_.memory_bytes = context_.memory_bytes;
@@ -257,6 +258,7 @@ class Search {
   const TuneOptions& options_;
   const Deck deck_;
   const FixedKeys fixed_;
+  const Costs fullest_;
   const SearchContext context_;
   ScheduleCache schedules_;
   std::vector<Scorer> scorers_;  // by group

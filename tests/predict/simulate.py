@@ -234,6 +234,60 @@ def disturbances(checks):
     checks.that(still == base, "no jitter is the default")
 
 
+def routings(checks):
+    """Experts that are not equally popular: ranks wait for the fullest one."""
+    keys = ["parallel.dp_shard=4", "parallel.ep=4", "experts.count=8", "experts.per_token=2", "experts.ffn_dim=256"]
+    base, text = simulate(keys, 4)
+    checks.that("routing     balanced: every rank" in text and base["routing"]["fullest_rank"] == 1, "balanced is said")
+    last = base["step_ms"]
+    for skew in ("0.3", "0.8"):
+        figures, text = simulate(keys, 4, "--routing", f"skew={skew}")
+        load = figures["routing"]["fullest_rank"]
+        checks.that(figures["step_ms"] > last and 1 < load <= figures["routing"]["fullest_rank_most"] <= 4,
+                    f"skew={skew}: {load:.2f} times the rows, {figures['step_ms'] / base['step_ms']:.3f} of the step")
+        checks.that(f"has {load:.2f} times the rows of balanced routing" in text, "and the text says so")
+        checks.that(figures["peak_bytes"] == base["peak_bytes"], "memory does not depend on it")
+        last = figures["step_ms"]
+    even, _ = simulate(keys, 4, "--routing", "skew=0")
+    checks.that(even["step_ms"] == base["step_ms"], "skew=0 is balanced")
+    other, _ = simulate(keys, 4, "--routing", "skew=0.8", "--seed", "7")
+    checks.that(other["step_ms"] != last, "the seed says which experts are popular")
+    _, text = simulate([*keys, "parallel.ep=1"], 4, "--routing", "skew=0.8")
+    checks.that("no effect, since parallel.ep = 1" in text, "without ep it has no effect, and the text says so")
+    layers = 4  # of the deck
+    with tempfile.TemporaryDirectory() as run:
+        path = os.path.join(run, "metrics.jsonl")
+
+        def record(*loads):
+            with open(path, "w") as file:
+                for step, of_step in enumerate(loads, 1):
+                    file.write(json.dumps({"step": step, "loss": 1.0, "experts_loads": of_step}) + "\n")
+                file.write(json.dumps({"step": len(loads) + 1, "loss": 1.0}) + "\n")
+
+        record([[1] * 8] * layers, [[3, 3, 1, 1, 1, 1, 1, 1]] * layers)
+        figures, text = simulate(keys, 4, "--routing", run)
+        checks.that(close(figures["routing"]["fullest_rank"], 2) and f"step 2 of {path}" in text,
+                    "the last loads of a run")
+        same, _ = simulate(keys, 4, "--routing", path)
+        checks.that(same == figures, "its file means the same")
+        more = f"loads of {layers + 1} layers with experts, the deck has {layers}"
+        for loads, why in (([[1] * 8] * (layers + 1), more),
+                           ([[1] * 6] * layers, "loads of 6 experts, experts.count is 8"),
+                           ([[0] * 8] * layers, "a layer whose loads are no numbers of tokens")):
+            record(loads)
+            line = refused(DECK, "--cluster", CPU, "--ranks", "4", *keys, "--routing", run, status=3)
+            checks.that(line.startswith(f"--routing {run}: {path}: step 1 has ") and why in line, line)
+        record()
+        line = refused(DECK, "--cluster", CPU, "--ranks", "4", *keys, "--routing", run, status=3)
+        checks.that("no step has experts_loads" in line, line)
+    for value in ("skew=", "skew=x", "skew=-1", "skew=11"):
+        line = refused(DECK, "--cluster", CPU, *keys, "--routing", value)
+        checks.that(line == f"command line: --routing {value}: no exponent (allowed: 0, where all experts are equally "
+                    "popular, to 10)", line)
+    line = refused(DECK, "--cluster", CPU, "--routing", "skew=1")
+    checks.that("has no experts (leave it out)" in line, line)
+
+
 def sleeping_decks(checks):
     keys = [*ALL_AXES, "run.device=sleep", f"run.cluster={CPU}"]
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
@@ -347,8 +401,8 @@ def main():
     checks = Checks()
     findings = [
         fields, figures_follow_from_the_step, a_ramp_counts_each_step_with_its_own_time, memory_and_fit,
-        trace_has_the_communication, equal_inputs_give_equal_bytes, disturbances, sleeping_decks, plan_on_a_cluster,
-        gpus, gradients_are_reduced_under_backward, errors, numbers_at_the_ends_of_their_ranges,
+        trace_has_the_communication, equal_inputs_give_equal_bytes, disturbances, routings, sleeping_decks,
+        plan_on_a_cluster, gpus, gradients_are_reduced_under_backward, errors, numbers_at_the_ends_of_their_ranges,
         folded_is_unfolded, peaks_of_every_layout
     ]
     text = sys.argv[1] if len(sys.argv) > 1 else ""

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "espalier/costs/cluster.hpp"
+#include "espalier/costs/routing.hpp"
 #include "espalier/program/instruction.hpp"
 #include "espalier/util/enum_array.hpp"
 
@@ -28,8 +29,9 @@ enum class Port : uint8_t { kNone, kNode, kNetwork };
 
 class Costs {
  public:
-  explicit Costs(Cluster cluster) : cluster_(std::move(cluster)) {}
+  explicit Costs(Cluster cluster, Routing routing = {}) : cluster_(std::move(cluster)), routing_(std::move(routing)) {}
   const Cluster& cluster() const { return cluster_; }
+  const Routing& routing() const { return routing_; }
 
   /// A kernel alone on its device, launch gap included.
   Cost Kernel(const LocalOp& op, bool accumulate) const;
@@ -41,6 +43,7 @@ class Costs {
 
  private:
   Cluster cluster_;
+  Routing routing_;
 };
 
 /// The place of the group of `coordinate` over `axes`: ranks fill nodes in order, ranks_per_node each.
@@ -52,6 +55,8 @@ struct InstructionCost {
   CostSource source = CostSource::kFormula;
   Port port = Port::kNone;
 };
+/// The axes that decide which experts a rank has, if times depend on it; else none.
+AxisSet RoutingAxes(const Costs& costs, const Program& program);
 /// Costs of every instruction of the rank at `coordinate`, by index. A recv costs as much as its send.
 std::vector<InstructionCost> CostInstructions(const Costs& costs, const Program& program, const Coordinate& coordinate);
 

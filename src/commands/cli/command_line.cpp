@@ -90,6 +90,13 @@ void AddCheck(CLI::App& app, CommandJob& job) {
   command->callback([options, &job] { job = OnFirstRank([options] { return CheckCommand(*options); }); });
 }
 
+void AddRouting(CLI::App* command, std::string& routing) {
+  command
+      ->add_option("--routing", routing,
+                   "tokens of each expert: balanced (the default), skew=X (Zipf's exponent), or the folder of a run")
+      ->type_name("ROUTING");
+}
+
 /// The options of a search, except those that `plan` defines itself.
 void AddSearch(CLI::App* command, TuneCommandOptions& options) {
   command->add_option("--fix", options.fixed, "key that keeps the deck's value, such as parallel.tp; may be repeated")
@@ -106,6 +113,7 @@ void AddSearch(CLI::App* command, TuneCommandOptions& options) {
                                100 * kReserve))
       ->type_name("GB")
       ->check(Within(0.0, kMaxGigabytes));
+  AddRouting(command, options.routing);
   command->add_option("-o,--output", options.output, "write the chosen layout as a deck to include")->type_name("FILE");
 }
 
@@ -154,10 +162,11 @@ void AddDisturbances(CLI::App* command, SimulateCommandOptions& options) {
   command->add_option("--jitter", options.jitter, "relative standard deviation of kernel times (the cluster's)")
       ->type_name("X")
       ->check(Within(0.0, 1.0));
-  command->add_option("--seed", options.seed, "of the jitter")
+  command->add_option("--seed", options.seed, "of the jitter and of a skewed routing")
       ->type_name("N")
       ->check(Within(int64_t{0}, std::numeric_limits<int64_t>::max()))
       ->capture_default_str();
+  AddRouting(command, options.routing);
   const auto slow = [&](const char* name, std::vector<std::string>& arguments, const char* meaning, const char* type) {
     command->add_option(name, arguments, meaning)->type_name(type)->allow_extra_args(false);
   };

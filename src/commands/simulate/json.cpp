@@ -2,6 +2,7 @@
 
 #include "commands/plan/parts.hpp"
 #include "commands/simulate/output.hpp"
+#include "commands/simulate/routing.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/util/error.hpp"
 
@@ -77,6 +78,13 @@ void AddRates(Json& json, const Prediction& prediction, const Figures& f) {
   json["peak_tflops"] = f.peak_tflops;
   if (const auto reasons = ReasonsForPlainAttention(prediction.plan); !reasons.empty())
     json["plain_attention"] = reasons;
+  if (c.deck.model.experts.count > 0) {
+    const FullestRanks fullest = FullestRanksOf(prediction.target.routing, c.deck);
+    json["routing"] = {{"name", prediction.target.routing.text()},
+                       {"fullest_rank", fullest.mean},
+                       {"fullest_rank_most", fullest.most},
+                       {"layers_beyond_buffer", fullest.beyond}};
+  }
   json["steps"] = c.deck.run.steps;
   if (BatchRamp(c.deck.batch).Grows()) json["batch_sizes"] = SizesJson(prediction);
   json["days"] = f.run_s / kSecondsOfDay;

@@ -63,7 +63,7 @@ Simulation SimulatePlan(const WorldPlan& plan, const Target& target, SimulateOpt
     return std::shared_ptr<const Program>(std::shared_ptr<void>(), &plan.programs.at(rank));
   };
   Simulation simulation =
-      Simulate({plan.training.mesh, plan.representative, program_of}, Costs(target.cluster), options);
+      Simulate({plan.training.mesh, plan.representative, program_of}, Costs(target.cluster, target.routing), options);
   if (simulation.step_us > 0) return simulation;
   throw UserError(
       ExitStatus::kDeck,

@@ -15,6 +15,7 @@ struct Target {
   Cluster cluster;
   RunDevice device = RunDevice::kCuda;  ///< kCpu or kCuda
   std::string reason;                   ///< why that device
+  Routing routing = {};                 ///< of tokens to experts
   bool interference = true;             ///< false for run.device = "sleep", whose kernels and links do not interfere
 };
 

@@ -7,6 +7,7 @@
 
 #include "commands/plan/parts.hpp"
 #include "commands/simulate/output.hpp"
+#include "commands/simulate/routing.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/report/text.hpp"
 
@@ -27,6 +28,8 @@ void PrintSetting(const Prediction& prediction, const SimulateOptions& options) 
              ExactCount(c.parameter_count), DeckName(c.deck.precision.compute));
   if (!prediction.target.interference)
     fmt::print("sleep       kernels and transfers do not slow each other down, as with run.device = \"sleep\"\n");
+  if (const std::string routing = RoutingText(prediction.target.routing, c.deck); !routing.empty())
+    fmt::print("routing     {}\n", routing);
   if (options.jitter > 0)
     fmt::print("jitter      {:.3g} % of a kernel's time, seed {}\n", 100 * options.jitter, options.seed);
   for (const Slow& slow : options.slow)

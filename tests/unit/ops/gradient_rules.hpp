@@ -80,11 +80,11 @@ inline const std::vector<FlopsRule> kFlops = {
      "bf16[3,5,30] bf16[3,5,10] bf16[3,5,10] bf16[3,5,30] f32[3,6,5] bf16[3,5,30]", 5.0 * 3 * 5 * 30 * 5},
     // Of the rows that balanced routing fills.
     {"grouped_matmul spec=ebsk,enk->ebsn", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]", 2.0 * 13 * 3 * 2 * 7 * 11},
-    {"grouped_matmul spec=ebsk,enk->ebsn load=0.75", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]",
+    {"grouped_matmul spec=ebsk,enk->ebsn load=75", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]",
      2.0 * 13 * 3 * 2 * 7 * 11 * 0.75},
-    {"grouped_matmul spec=ebsk,enk->ebsn load=1.25 pass=1", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]",
+    {"grouped_matmul spec=ebsk,enk->ebsn load=125 pass=1", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]",
      2.0 * 13 * 3 * 2 * 7 * 11 * 0.25},
-    {"grouped_matmul spec=ebsk,enk->ebsn load=0.75 pass=1", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]", 0.0},
+    {"grouped_matmul spec=ebsk,enk->ebsn load=75 pass=1", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]", 0.0},
     {"grouped_matmul spec=ebsn,ebsk->enk",
      "bf16[13{ep},3{dp_shard},2,11] bf16[13{ep},3{dp_shard},2,7] i32[13{ep},3{dp_shard},2]", 2.0 * 7 * 2 * 2 * 7 * 11},
     // A window w leaves w - w^2 / 2t keys of a query.

@@ -87,6 +87,26 @@ TEST(Fold, ChangesNoBitOnNodesOfAnySize) {
   }
 }
 
+// Ranks with different experts have different times then.
+TEST(Fold, ChangesNoBitUnderAnUnevenRouting) {
+  const std::vector<std::string> experts = {"experts.count=8", "experts.per_token=2", "experts.ffn_dim=8",
+                                            "experts.buffer=1"};
+  for (const std::vector<std::string>& layout : std::vector<std::vector<std::string>>{
+           {"parallel.dp_shard=8", "parallel.ep=4"},
+           {"parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2", "parallel.ep=4"},
+           {"parallel.dp_replicate=2", "parallel.dp_shard=2", "parallel.cp=2", "parallel.ep=2"}}) {
+    std::vector<std::string> all = experts;
+    all.insert(all.end(), layout.begin(), layout.end());
+    const CompiledWorld world(all, 8);
+    const Routing skewed = SkewedRouting(world.compilation.deck.model, 0.7, 3);
+    const size_t balanced = ExpectFoldChangesNothing(world, {}, Costs(H100(4))),
+                 uneven = ExpectFoldChangesNothing(world, {}, Costs(H100(4), skewed));
+    EXPECT_GT(uneven, balanced) << testing::PrintToString(layout);
+    EXPECT_GT(Simulate(world.Programs(), Costs(H100(4), skewed)).step_us,
+              Simulate(world.Programs(), Costs(H100(4))).step_us);
+  }
+}
+
 // More ranks, and sizes that the degrees do not divide, so that one stage has several programs.
 TEST(Fold, ChangesNoBitWhereShardsAreUneven) {
   std::mt19937 random(3);

@@ -150,7 +150,7 @@ Scores ScoreAndSimulate(const Deck& deck, int ranks, const Costs& costs, const s
                         size_t most) {
   const FixedKeys fixed(keys, deck);
   const Cluster::Device& device = costs.cluster().compute;
-  const SearchContext context{deck, ranks, costs, device.memory_bytes - device.reserved_bytes, fixed};
+  const SearchContext context{deck, ranks, costs, costs, device.memory_bytes - device.reserved_bytes, fixed};
   ScheduleCache schedules;
   Scores scores;
   SpaceCounts counts;

@@ -50,11 +50,9 @@ std::string NothingReducedOverData(const Deck& d) {
   return When(p.dp_replicate == 1 && p.dp_shard == 1 && p.cp == 1, "no gradient is reduced over dp or cp");
 }
 
-std::string NothingUnderWeightGradients(const Deck& d) {
-  return When(d.parallel.tp == 1 && d.parallel.ep == 1, "parallel.tp is 1, and parallel.ep");
-}
 std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
 std::string NoContextParallelism(const Deck& d) { return When(d.parallel.cp == 1, "parallel.cp is 1"); }
+std::string NoSharedExperts(const Deck& d) { return When(d.parallel.ep == 1, "parallel.ep is 1"); }
 std::string NoJointJobs(const Deck& d) {
   const std::string_view schedule = Name(d.pipeline.schedule);
   return When(!TraitsOf(d.pipeline.schedule).has_joint_jobs,
@@ -260,10 +258,11 @@ const std::vector<Effect>& Effects() {
       {"parallel.regather_group", NoGroups},
       {"parallel.context", NoContextParallelism},
       {"recompute.regather", NoShardedParameters},
-      {"overlap.tensor", NothingUnderWeightGradients},
+      {"overlap.tensor", NoTensorParallelism},
       {"overlap.gradients", NothingReduced},
       {"overlap.tensor_strips", NoTensorParallelism},
       {"overlap.context", NoContextParallelism},
+      {"overlap.experts", NoSharedExperts},
       {"overlap.interleave", NoJointJobs},
       {"overlap.prefetch", NoShardedParameters},
       {"fusion.join_matmuls", NothingJoins},

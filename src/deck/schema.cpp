@@ -351,7 +351,7 @@ std::vector<DeckKey> Rows() {
      "microbatch; never: once per step, which takes the memory of zero = 2."},
 
     {"overlap", "tensor", FIELD(overlap.tensor), true, Any(),
-     "Overlap backward communication of tp, and of ranks that share experts, with weight-gradient matmuls."},
+     "Overlap backward communication of tp with weight-gradient matmuls."},
     {"overlap", "tensor_strips", FIELD(overlap.tensor_strips), 1, CountOrZero(),
      "Strips of rows into which the ops between two attentions are split, so that tp communication of forward and "
      "backward overlaps with their matmuls; 1: not split; 0: 2 if batch.micro is at least 2, else 1."},
@@ -364,6 +364,9 @@ std::vector<DeckKey> Rows() {
     {"overlap", "context", FIELD(overlap.context), true, Any(),
      "Issue cp communication before the matmuls between two attentions that do not need it, so that it overlaps with "
      "them; only where this makes them faster by rough times."},
+    {"overlap", "experts", FIELD(overlap.experts), true, Any(),
+     "Overlap communication of ranks that share experts with compute that does not need it: the router, a shared "
+     "network, and weight gradients."},
     {"overlap", "interleave", FIELD(overlap.interleave), kInterleave, Any(),
      "In the steady state of 1f1b, interleaved and dualpipev, interleave the forward of one microbatch with the "
      "backward of another, so that the messages of one overlap with the matmuls of the other. 1f1b then keeps the "

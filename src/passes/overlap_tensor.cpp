@@ -23,7 +23,8 @@ namespace {
 
 class Overlapper {
  public:
-  explicit Overlapper(Graph& graph) : graph_(graph) {}
+  Overlapper(Graph& graph, const Deck::Overlap& overlap)
+      : graph_(graph), tensor_(overlap.tensor), experts_(overlap.experts) {}
 
   void Run() {
     Rewriter old(graph_);
@@ -40,7 +41,9 @@ class Overlapper {
  private:
   static bool IsBackward(const Op& op) { return op.role == Role::kB || op.role == Role::kW; }
   /// A collective that matmuls of W may cover.
-  bool IsCovered(const Op& op) const { return IsTensorCollective(op) || IsExpertTransfer(graph_, op); }
+  bool IsCovered(const Op& op) const {
+    return (tensor_ && IsTensorCollective(op)) || (experts_ && IsExpertTransfer(graph_, op));
+  }
   static bool IsMatmul(const Op& op) { return Define(op.kind).kernel.work.flops != nullptr; }
 
   bool LeavesBackwardOf(const Op& op) const {
@@ -74,14 +77,16 @@ class Overlapper {
   }
 
   Graph& graph_;
+  const bool tensor_, experts_;
   std::deque<Op> queue_;
 };
 
 }  // namespace
 
 void OverlapTensor(Graph& graph, const PassContext& context) {
-  const bool has_messages = context.mesh.Degree(Axis::kTp) > 1 || context.mesh.Degree(Axis::kEp) > 1;
-  if (context.deck.overlap.tensor && has_messages) Overlapper(graph).Run();
+  const Deck::Overlap& overlap = context.deck.overlap;
+  if ((overlap.tensor && context.mesh.Degree(Axis::kTp) > 1) || (overlap.experts && context.mesh.Degree(Axis::kEp) > 1))
+    Overlapper(graph, overlap).Run();
 }
 
 }  // namespace espalier

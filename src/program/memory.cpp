@@ -274,7 +274,9 @@ class MemoryPlanner {
       shared.last = static_cast<int>(i);
     }
   }
-  static bool HasCollectives(Lane lane) { return lane == Lane::kTp || lane == Lane::kCp || lane == Lane::kDp; }
+  static bool HasCollectives(Lane lane) {
+    return lane == Lane::kTp || lane == Lane::kCp || lane == Lane::kEp || lane == Lane::kDp;
+  }
 
   void Place(Instruction& instruction, int i, Heap& heap) {
     for (Operand& input : instruction.inputs) {

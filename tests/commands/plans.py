@@ -10,7 +10,7 @@ DEVICE_BYTES = 80e9
 # Settings with which passes find what they rewrite; by the first that each needs.
 CHANGES = {
     (): ["differentiate", "merge_gradients", "optimize", "merge_updates", "fuse", "fuse_norm_gradients"],
-    ("parallel.cp=2", "parallel.context=all_gather", "overlap.context=true"): ["context_parallel", "overlap_context"],
+    ("parallel.cp=2", "parallel.context=all_gather", "overlap.context=true"): ["context_parallel", "overlap_windows"],
     ("recompute.mode=full",): ["recompute"],
     ("parallel.dp_shard=2", "parallel.zero=3", "recompute.regather=always", "overlap.prefetch=1"): [
         "partition", "rematerialize", "lower_reshards", "coalesce", "prefetch"],

@@ -28,7 +28,9 @@ LATE = "overlap.gradients=false"
 CHUNKS = "loss.chunks=5"
 TOGETHER, APART = "overlap.interleave=true", "overlap.interleave=false"
 JOIN = "fusion.join_matmuls=always"
-AT_ATTENTION = "overlap.context=false"
+AT_ATTENTION, NOT_UNDER = "overlap.context=false", "overlap.experts=false"
+EXPERTS = ["experts.count=8", "experts.per_token=3", "experts.ffn_dim=23", "experts.shared_ffn_dim=17",
+           "experts.balance_loss=0.01"]
 GPT2 = "model.family=gpt2"
 BIASES = [f"model.{part}_bias=true" for part in ("qkv", "o", "mlp")]
 REPLICAS, CP = "parallel.dp_replicate=2", "parallel.cp=2"
@@ -120,6 +122,11 @@ GROUPS = [
                           [pp(2), schedule("zbv")], [TWO_STRIPS]]),
     (1, 1, [JOIN, "precision.compute=bf16"], [[], [FULL], [SELECTIVE], [pp(2)]]),
     (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ZERO3, ALWAYS], [LATE]]),
+    # Ranks that share experts: their messages under other matmuls, rows of a second pass, stages.
+    (4, 1, [*EXPERTS, "parallel.ep=4", STEP], [[], [NOT_UNDER], [FULL], [SELECTIVE, NOT_UNDER], [pp(2)], [ZERO1],
+                                               [pp(2), schedule("zbv"), NOT_UNDER]]),
+    (2, 2, [*EXPERTS, "parallel.ep=2", "experts.buffer=0.5", EACH], [[], [NOT_UNDER, ALONE], [FULL], [TWO_STRIPS],
+                                                                     [pp(2), TOGETHER], [LATE]]),
     # The loss in chunks of rows, whose gradients are computed in forward.
     (1, 1, [CHUNKS], [[], [FULL], [SELECTIVE], [pp(2)], [pp(2), schedule("gpipe")], [pp(2), schedule("zb-h1")]]),
     (2, 1, [CHUNKS, STEP], [[], [LATE], [ZERO1], [pp(2), ZERO3, ALWAYS, FULL], [AT_USE], [pp(2), schedule("zbv")],

@@ -423,3 +423,5 @@ def shared_experts(add, half):
     half(1, 1, 2, 1, 2, model=[*SHARED_OUT, *ROUTER_LOSSES], keys=[EP4])
     half(2, 1, 2, 1, 2, model=SHARED_OUT, keys=[EP2, ZERO3, SELECTIVE])
     half(1, 1, 4, 1, 1, model=GROUPED, keys=[EP2, BUFFER[1], FULL])
+    half(1, 1, 2, 1, 1, model=[*SHARED_OUT, "experts.shared_ffn_dim=17"], keys=[EP2])
+    half(1, 2, 1, 1, 2, model=SHARED_OUT, keys=[EP2])

@@ -336,6 +336,8 @@ class RandomDeck:
                               "overlap.tensor_strips": chooser.randint(0, 3)}
         if self.groups["cp"] > 1:
             self.switches["overlap.context"] = chooser.choice([True, False])
+        if "experts.count" in self.training:
+            self.switches["overlap.experts"] = chooser.choice([True, False])
         if math.prod(self.groups.values()) > 1:
             self.switches["overlap.gradients"] = chooser.choice([True, False])
 

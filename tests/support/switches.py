@@ -4,7 +4,7 @@ that a row states itself stays."""
 import itertools
 
 DEFAULTS = {"parallel.pp": 1, "parallel.dp_replicate": 1, "parallel.dp_shard": 1, "parallel.cp": 1, "parallel.tp": 1,
-            "pipeline.schedule": "1f1b", "precision.compute": "fp32", "parallel.reduce": "auto"}
+            "parallel.ep": 1, "pipeline.schedule": "1f1b", "precision.compute": "fp32", "parallel.reduce": "auto"}
 
 
 class Deck(dict):
@@ -87,6 +87,7 @@ SWITCHES = [
     Switch("overlap.tensor", ["true", "false"], "false", tensor_parallel),
     Switch("overlap.tensor_strips", ["1", "2", "3"], "1", tensor_parallel),
     Switch("overlap.context", ["true", "false"], "false", lambda deck: deck["parallel.cp"] > 1),
+    Switch("overlap.experts", ["true", "false"], "false", lambda deck: deck["parallel.ep"] > 1),
     Interleave(),
     Reduce(),
     Switch("parallel.reduce_dtype", ["fp32", "bf16"], "fp32", rounds),

@@ -107,7 +107,7 @@ struct Deck {
     bool tensor, gradients;
     int tensor_strips;  ///< 1: none; 0: TensorStrips() chooses
     int prefetch;
-    bool context, interleave;
+    bool context, experts, interleave;
     int tp_ctas, cp_ctas, dp_ctas, pp_ctas;
   } overlap;
   struct Fusion {

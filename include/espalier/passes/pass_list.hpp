@@ -41,7 +41,7 @@
     "after keep_copies, which writes a copy per update, and coalesce, when messages are settled")                      \
   X("join", Join, kPlaced | kLowered | kUnfused | kWhole, {}, {},                                                      \
     "after coalesce, which gathers a layer's weights in one message; before passes that move matmuls")                 \
-  X("overlap_context", OverlapContext, kLowered | kWhole | kUncut, {}, {},                                             \
+  X("overlap_windows", OverlapWindows, kLowered | kWhole | kUncut, {}, {},                                             \
     "after coalesce, whose messages it moves or splits; before prefetch, which looks for the first op of a layer")     \
   X("prefetch", Prefetch, kLowered, {}, {}, "after coalesce: it moves whole messages")                                 \
   X("overlap_tensor", OverlapTensor, kLowered, {}, {}, "after coalesce: it moves matmuls under whole messages")        \

@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{
             "overlap.everything=true",
             "overlap.everything=true: unknown key ([overlap] has tensor, tensor_strips, prefetch, gradients, context, "
-            "interleave, tp_ctas, cp_ctas, dp_ctas, pp_ctas)"},
+            "experts, interleave, tp_ctas, cp_ctas, dp_ctas, pp_ctas)"},
         OverrideCase{"report.wandb=true",
                      "report.wandb=true: unknown key ([report] has every_steps, tensorboard, trace, costs)"},
         OverrideCase{"run.watchdog_s=-1", "run.watchdog_s=-1: out of range (allowed: 0 to 1000000)"},

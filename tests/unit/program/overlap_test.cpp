@@ -259,10 +259,10 @@ TEST(Program, HopsOfARingTravelUnderBlocks) {
   }
 }
 
-/// The cp messages of a role and kind: how many run under at least one matmul, and how many there are.
-Covered CoveredTransfers(const Program& program, Role role, OpKind kind) {
+/// The messages of a lane, role and kind: how many run under at least one matmul, and how many there are.
+Covered CoveredTransfers(const Program& program, Lane lane, Role role, OpKind kind) {
   Covered covered;
-  for (const Window& w : Windows(program, Lane::kCp)) {
+  for (const Window& w : Windows(program, lane)) {
     if (w.collective->role != role || w.collective->kind != kind) continue;
     ++covered.all;
     if (w.products[0] + w.products[1] > 0 && !w.waits) ++covered.covered;
@@ -293,12 +293,32 @@ TEST(Program, ContextTransfersRunUnderTheMatmulsBeforeAttention) {
              fmt::format("recompute.mode={}", recompute), "model.dim=4096", "model.heads=32", "model.kv_heads=8",
              "model.ffn_dim=14336", "model.seq_len=8192", "precision.compute=bf16", "batch.global=3"},
             4);
-        const Covered transfers = CoveredTransfers(program, row.role, row.kind);
+        const Covered transfers = CoveredTransfers(program, Lane::kCp, row.role, row.kind);
         const std::string what = fmt::format("{} {} {} {}", row.way, Name(row.kind), Name(row.role), recompute);
         EXPECT_GT(transfers.all, 0) << what;
         if (on) EXPECT_GE(transfers.covered, 3 * 4 * row.covered) << what << " of " << transfers.all;
         if (!on && row.role == Role::kF) EXPECT_EQ(transfers.covered, 0) << what;
       }
+}
+
+// The shared network covers the sums of forward in the order of the model already. In backward its gradients, and those
+// of weights, cover the gather of the gradients of tokens.
+TEST(Program, ExpertTransfersRunUnderMatmulsThatDoNotNeedThem) {
+  for (const char* recompute : {"none", "selective"})
+    for (bool on : {true, false}) {
+      const Program program = WithOverlap(
+          {"parallel.dp_shard=4", "parallel.ep=4", "experts.count=8", "experts.per_token=2", "experts.ffn_dim=1024",
+           "experts.shared_ffn_dim=8192", fmt::format("overlap.experts={}", on),
+           fmt::format("recompute.mode={}", recompute), "model.dim=4096", "model.heads=32", "model.kv_heads=8",
+           "model.ffn_dim=14336", "model.seq_len=4096", "precision.compute=bf16", "batch.global=4"},
+          4);
+      const Covered sums = CoveredTransfers(program, Lane::kEp, Role::kF, OpKind::kReduceScatter),
+                    gathers = CoveredTransfers(program, Lane::kEp, Role::kB, OpKind::kAllGather);
+      EXPECT_EQ(sums.covered, 4) << recompute;
+      EXPECT_GE(gathers.all, 4) << recompute;
+      if (on) EXPECT_GE(gathers.covered, 4) << recompute << " of " << gathers.all;
+      if (!on) EXPECT_EQ(gathers.covered, 0) << recompute << " of " << gathers.all;
+    }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// cp communication overlaps with matmuls. A window is what runs between one attention and the next, in forward or in
-// backward. In it a transfer over cp, and what it needs, goes first; it is issued as soon as its inputs are made. While
-// it travels, ops run that do not need it, and those that read it come last. In forward, and in backward with
-// recompute:
+// Messages of cp, and of ranks that share experts, overlap with matmuls. A window is what runs between one attention
+// and the next, in forward or in backward. In it such a transfer, and what it needs, goes first; it is issued as soon
+// as its inputs are made. While it travels, ops run that do not need it, and those that read it come last. In forward,
+// and in backward with recompute:
 //
 //   n = rms_norm(h)                           n = rms_norm(h)
 //   q = rope(matmul(n, wq))                   k = rope(matmul(n, wk)); v = matmul(n, wv)
@@ -24,6 +24,16 @@
 // The first hop of a ring moves like the gather, the last one of its gradients like the reduce-scatter. Messages of
 // several tensors, such as the all-to-alls of q, k and v, are split if the kernels of one tensor can run under the
 // message of another.
+//
+// Ranks that share experts gather tokens while the router works on them, and the matmuls of a shared network cover the
+// rest of the gather, and the reduce-scatter:
+//
+//   n = rms_norm(h)                           n = rms_norm(h)
+//   w = route(matmul(n, router))              ng = all_gather(n)           issued
+//   ng = all_gather(n); wg = all_gather(w)    w = route(matmul(n, router)); wg = all_gather(w)
+//   y = experts(ng, wg)               ->      g = matmul(n, gate)          runs meanwhile
+//   s = reduce_scatter(y)                     y = experts(ng, wg)          needs both
+//   g = matmul(n, gate); ..                   s = reduce_scatter(y); ..    issued; the rest of the shared network
 //
 // Times are rough and follow from the graph alone (ops/rough_time.hpp). A window is rewritten only if that makes it
 // shorter by these times: hops that attention hides stay where they are. Only the order of independent ops changes;
@@ -51,10 +61,14 @@ bool IsAttention(const Op& op) {
   return op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionGrad || op.kind == OpKind::kAttentionMerge;
 }
 
-class ContextOverlapper {
+class WindowOverlapper {
  public:
-  ContextOverlapper(Graph& graph, const PassContext& context)
-      : graph_(graph), mesh_(context.mesh), defers_w_(context.schedule.DefersW()) {}
+  WindowOverlapper(Graph& graph, const PassContext& context)
+      : graph_(graph),
+        mesh_(context.mesh),
+        defers_w_(context.schedule.DefersW()),
+        context_(context.deck.overlap.context),
+        experts_(context.deck.overlap.experts) {}
 
   void Run() {
     Rewriter old(graph_);
@@ -76,8 +90,12 @@ class ContextOverlapper {
     return op.chunk != first.chunk || DirectionOf(op) != DirectionOf(first);
   }
 
+  bool IsTransfer(const Op& op) const {
+    return (context_ && IsContextTransfer(graph_, op)) || (experts_ && IsExpertTransfer(graph_, op));
+  }
+
   void Close() {
-    const auto is_transfer = [&](const Op& op) { return IsContextTransfer(graph_, op); };
+    const auto is_transfer = [&](const Op& op) { return IsTransfer(op); };
     const auto is_matmul = [](const Op& op) { return op.kind == OpKind::kMatmul; };
     if (std::ranges::any_of(window_, is_transfer) && std::ranges::any_of(window_, is_matmul)) Rewrite();
     std::ranges::move(window_, std::back_inserter(graph_.ops));
@@ -119,7 +137,7 @@ class ContextOverlapper {
     int main = -1;
     for (const Op& op : ops) {
       const int number = static_cast<int>(tasks.size());
-      const bool transfer = IsContextTransfer(graph_, op);
+      const bool transfer = IsTransfer(op);
       LaneTask task{.lane = transfer ? kMessageLane : kComputeLane,
                     .fills_gaps = op.role != Role::kF && op.role != Role::kB};
       // Nothing in the window waits for weights for long.
@@ -141,7 +159,7 @@ class ContextOverlapper {
     std::vector<Op> ops;
     for (size_t i = 0; i < window_.size(); ++i) {
       const Op& op = window_[i];
-      if (!IsContextTransfer(graph_, op) || !IsCollective(op.kind)) {
+      if (!IsTransfer(op) || !IsCollective(op.kind)) {
         ops.push_back(op);
         continue;
       }
@@ -164,14 +182,17 @@ class ContextOverlapper {
 
   Graph& graph_;
   const Mesh& mesh_;
-  const bool defers_w_;
+  const bool defers_w_, context_, experts_;
   std::vector<Op> window_;
 };
 
 }  // namespace
 
-void OverlapContext(Graph& graph, const PassContext& context) {
-  if (context.deck.overlap.context && context.mesh.Degree(Axis::kCp) > 1) ContextOverlapper(graph, context).Run();
+void OverlapWindows(Graph& graph, const PassContext& context) {
+  const Deck::Overlap& overlap = context.deck.overlap;
+  if ((overlap.context && context.mesh.Degree(Axis::kCp) > 1) ||
+      (overlap.experts && context.mesh.Degree(Axis::kEp) > 1))
+    WindowOverlapper(graph, context).Run();
 }
 
 }  // namespace espalier

@@ -135,6 +135,10 @@ std::vector<ClusterKey> Software() {
      "The ranks of a tp group send parts of a message that all of them hold."},
     {"software", "blocking_messages", FIELD(blocking_messages), kOptional, Any(),
      "A send to another stage delays the sender's next kernel by its own time."},
+    {"software", "grouped_share", FIELD(grouped_share), kOptional, ShareOrNone(),
+     "Share of the rate of dense matmuls of the same tiles that grouped ones reach; 0: as our kernels."},
+    {"software", "exchange_tokens", FIELD(exchange_tokens), kOptional, Any(),
+     "Ranks that share experts send a token only to the ranks of its experts, by an all-to-all."},
 
     {"interference", "node_slowdown", FIELD(node_slowdown), kOptional, Slowdown(),
      "Kernels run at 1 minus this rate while a transfer within the node is in progress."},

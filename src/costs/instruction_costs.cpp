@@ -1,10 +1,12 @@
 #include "instruction_costs.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "espalier/graph/columns.hpp"
 #include "espalier/graph/local_range.hpp"
 #include "espalier/graph/provenance.hpp"
+#include "espalier/graph/transfers.hpp"
 #include "formulas/formulas.hpp"
 
 namespace espalier {
@@ -49,6 +51,8 @@ InstructionCosts::InstructionCosts(const Costs& costs, const Program& program, c
   signatures_.Read(graph_);
   if (cluster_.merged_matmuls) merged_.emplace(program);
   if (cluster_.recompute_unread) FindUnread();
+  for (const Op& op : graph_.ops)
+    if (op.kind == OpKind::kRoute) experts_per_token_ = std::max(experts_per_token_, op.attributes.Number("per_token"));
 }
 
 const InstructionCost& InstructionCosts::Of(const Instruction& instruction) {
@@ -63,7 +67,9 @@ InstructionCost InstructionCosts::Price(const Instruction& instruction) {
   if (op.kind == OpKind::kGatherStages) return GatherStages(op, std::ssize(instruction.inputs));
   if (!IsCommunication(op.kind)) return Kernel(op, instruction.accumulate);
   return CachedCost(op, false, [&] {
-    InstructionCost cost = Collective(op, ReducedBytes(op, WireBytes(graph_, op, program_.mesh, coordinate_)));
+    const int64_t bytes = ReducedBytes(op, WireBytes(graph_, op, program_.mesh, coordinate_));
+    InstructionCost cost =
+        cluster_.exchange_tokens && IsExpertTransfer(graph_, op) ? Exchange(op, bytes) : Collective(op, bytes);
     cost.us += PackingUs(op);
     return cost;
   });
@@ -118,6 +124,14 @@ double InstructionCosts::MergedUs(const Op& op, const MergedMatmul& group, bool 
 InstructionCost InstructionCosts::Collective(const Op& op, int64_t wire_bytes) const {
   const GroupPlace place = PlaceOf(program_.mesh, op.Axes(), coordinate_, cluster_.ranks_per_node);
   const Cost cost = costs_.Collective(op.kind, wire_bytes, place);
+  return {cost.us, cost.source, place.nodes > 1 ? Port::kNetwork : Port::kNode};
+}
+
+/// Of n ranks, k experts of a token, drawn independently, are on n (1 - (1 - 1 / n)^k) on average.
+InstructionCost InstructionCosts::Exchange(const Op& op, int64_t wire_bytes) const {
+  const GroupPlace place = PlaceOf(program_.mesh, op.Axes(), coordinate_, cluster_.ranks_per_node);
+  const double share = 1 - std::pow(1 - 1.0 / place.ranks, experts_per_token_);
+  const Cost cost = costs_.Collective(OpKind::kAllToAll, static_cast<int64_t>(share * double(wire_bytes)), place);
   return {cost.us, cost.source, place.nodes > 1 ? Port::kNetwork : Port::kNode};
 }
 

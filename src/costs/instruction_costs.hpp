@@ -29,6 +29,8 @@ class InstructionCosts {
   /// Time of the merged GEMM, divided among its parts by FLOPs.
   double MergedUs(const Op& op, const MergedMatmul& group, bool accumulate) const;
   InstructionCost Collective(const Op& op, int64_t wire_bytes) const;
+  /// A gather or a sum over ranks that share experts, by a stack that exchanges tokens instead.
+  InstructionCost Exchange(const Op& op, int64_t wire_bytes) const;
   /// Cost of gathering `scalars`, which every stage sends to each other one.
   InstructionCost GatherStages(const Op& op, int64_t scalars) const;
   /// Time to copy the rows of a strip that are several blocks in memory; NCCL's collectives need adjacent messages.
@@ -53,6 +55,7 @@ class InstructionCosts {
   std::optional<MergedMatmuls> merged_;                // if cluster.merged_matmuls
   std::vector<std::optional<InstructionCost>> by_op_;  // by op and whether it accumulates
   Signatures signatures_;
+  double experts_per_token_ = 0;  ///< of the routers of the program; 0: it has none
   std::map<std::tuple<int, Role, bool>, InstructionCost> by_signature_;  // by signature, role and accumulation
   std::map<const Op*, double> unread_us_;  // cluster.recompute_unread: by the recomputed attention
 };

@@ -7,7 +7,8 @@ Each software stack is a cluster file in tests/predict/published: what is known 
 Where the microbatch or the number of chunks is not published, a row has the fastest of those that were tried of 1, 2, 4
 and 8 sequences and 1 to 4 chunks; `published.py --choose` tries all. `published.py --zero3` prints the
 ZeRO-3 rows instead. They are no test: that stack was limited by its own gathers, at a sixth of the links' rate, which
-no scalar of kernels describes."""
+no scalar of kernels describes. `published.py --experts` prints one layer of experts by itself, and all rows of
+Megatron-Core with experts; of these the one whose configuration and software are published is a test."""
 import json, os, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -130,6 +131,72 @@ def zero3_2021():
                 ("530B", 640, 2560, 4, 138), ("530B", 1120, 2240, 2, 98), ("530B", 2240, 2240, 1, 48))]
 
 
+class Experts:
+    """A deck of published/experts.toml with some keys, on H100s, by a stack to which nothing is fitted."""
+
+    def __init__(self, name, gpus, keys, tflops=None, milliseconds=None):
+        self.name, self.gpus, self.keys, self.tflops, self.milliseconds = name, gpus, keys, tflops, milliseconds
+
+    def simulate(self, *flags):
+        with tempfile.NamedTemporaryFile(suffix=".json") as out:
+            done = launch(1, ["simulate", os.path.join(FOLDER, "experts.toml"), *self.keys, "--ranks", str(self.gpus),
+                              "--cluster", os.path.join(FOLDER, "megatron-2025.toml"), "--json", out.name, *flags])
+            if done.returncode != 0:
+                sys.exit(f"{self.name}: exit status {done.returncode}\n{done.stdout}")
+            return json.load(out)
+
+    def error(self):
+        """Of the step's time. Megatron-Core counted the flops of whole squares of scores."""
+        figures = self.simulate()
+        predicted = figures["mfu_full"] * figures["peak_tflops"]
+        print(f"  {self.name:40} {self.tflops:5.0f} TFLOP/s published, {predicted:5.0f} predicted: "
+              f"{100 * (self.tflops / predicted - 1):+5.1f} % of the step's time")
+        return self.tflops / predicted - 1
+
+    def print_layer(self):
+        """Forward and backward of the experts of a layer, from the router to the sum over its experts."""
+        with tempfile.NamedTemporaryFile(suffix=".json") as out:
+            self.simulate("--trace", out.name)
+            spans = [event for event in json.load(out)["traceEvents"] if event.get("ph") == "X"]
+        forward, backward = 0, 0
+        for span in spans:
+            op, layer, role = (span["args"][key] for key in ("op", "layer", "role"))
+            exchange = op in ("all_gather", "reduce_scatter") and role in ("F", "B") and span["tid"] == EP_LANE
+            if layer == 2 and (exchange or any(part in op for part in OF_EXPERTS)):
+                forward += span["dur"] / 1e3 * (role == "F")
+                backward += span["dur"] / 1e3 * (role != "F")
+        published = self.milliseconds
+        print(f"  {self.name:40} forward {published[0]:5.2f} ms published, {forward:5.2f} predicted; "
+              f"backward {published[1]:5.2f}, {backward:5.2f}")
+
+
+OF_EXPERTS = ("route", "dispatch", "grouped_matmul", "weighted_swiglu", "combine")
+EP_LANE = 4  # "tid" of a trace
+
+
+def experts_rows():
+    """Megatron-Core's ModelZoo and its README for experts: dropless, balanced by force, length 4096."""
+    large = ["model.layers=56", "model.dim=6144", "model.heads=48", "experts.ffn_dim=16384", "model.ffn_dim=16384",
+             "model.vocab=32768", "parallel.tp=2", "parallel.pp=8", "parallel.dp_shard=8", "parallel.ep=8",
+             "batch.global=256"]
+    small = ["model.layers=32", "parallel.pp=4", "parallel.dp_shard=16", "parallel.ep=8", "batch.global=256",
+             "pipeline.schedule=interleaved", "pipeline.chunks=8"]
+    return [Experts("Mixtral 8x22B on 128", 128, large, tflops=455),
+            Experts("Mixtral 8x7B on 64, Megatron-Core 0.9", 64, small, tflops=468)]
+
+
+def print_experts():
+    alone = ["parallel.dp_replicate=1", "parallel.dp_shard=8", "parallel.ep=8", "parallel.reduce=step",
+             "overlap.gradients=false"]
+    deepseek = ["model.dim=7168", "model.heads=56", "experts.count=32", "experts.per_token=8", "experts.ffn_dim=2048"]
+    print("one layer of experts on 8, 4096 tokens per GPU (baseline.json of Megatron-LM's tests)")
+    Experts("Mixtral 8x7B", 8, alone, milliseconds=(4.33, 7.68)).print_layer()
+    # The published time includes the shared expert, 0.36 TFLOP forward and twice that backward.
+    Experts("DeepSeek-V3 with 32 experts, HybridEP", 8, alone + deepseek, milliseconds=(5.39, 8.80)).print_layer()
+    for row in experts_rows():
+        row.error()
+
+
 def fitted(rows, results):
     """The factor on kernels' time that makes the largest error smallest; the efficiency times its inverse fits best.
     Time of the slowest rank that is not communication counts as kernels: idle time is that of other ranks."""
@@ -169,6 +236,8 @@ def report(checks, stack, rows, results, gated):
 
 
 def main():
+    if "--experts" in sys.argv:
+        return print_experts()
     stacks = {"megatron-2020": megatron_2020(), "megatron-2021": megatron_2021(),
               "korthikanti-2022": korthikanti_2022()}
     if "--zero3" in sys.argv:
@@ -184,6 +253,10 @@ def main():
     checks = Checks()
     for stack, rows in stacks.items():
         report(checks, stack, rows, [results[id(row)] for row in rows], stack != "zero3-2021")
+    if "--zero3" not in sys.argv:
+        row = experts_rows()[0]
+        error = row.error()
+        checks.that(abs(error) <= MAXIMUM, f"{row.name}: {error:+.3f}, with nothing fitted")
     checks.finish()
 
 

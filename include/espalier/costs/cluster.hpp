@@ -113,6 +113,11 @@ struct Cluster {
   bool split_messages = false;
   /// Stages compute nothing while they send (Megatron-LM before 2023): a send delays the sender's next kernel, too.
   bool blocking_messages = false;
+  /// The rate of grouped matmuls as a share of dense ones of the same tiles; 0: that of our kernels.
+  double grouped_share = 0;
+  /// Ranks that share experts send a token only to the ranks of its experts, once to each, in place of a gather of all
+  /// tokens; results come back likewise (dispatchers of Megatron-Core and DeepEP).
+  bool exchange_tokens = false;
 
   /// Kernels run slower by these fractions while a transfer of this kind is in progress.
   double node_slowdown = 0, network_slowdown = 0;

@@ -12,13 +12,17 @@ namespace {
 /// (kernels/cuda/grouped_matmul.cu).
 constexpr double kGroupedShare = 0.36;
 
+double GroupedShareOf(const Cluster& cluster) {
+  if (cluster.grouped_share > 0) return cluster.grouped_share;
+  return cluster.device == DeviceKind::kCuda ? kGroupedShare : 1;
+}
+
 double AloneUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
   switch (op.op.kind) {
     case OpKind::kMatmul:
       return MatmulUs(cluster.compute, MatmulShapeOf(op, accumulate));
     case OpKind::kGroupedMatmul:
-      return MatmulUs(cluster.compute, GroupedShapeOf(op, accumulate)) /
-             (cluster.device == DeviceKind::kCuda ? kGroupedShare : 1);
+      return MatmulUs(cluster.compute, GroupedShapeOf(op, accumulate)) / GroupedShareOf(cluster);
     case OpKind::kAttention:
     case OpKind::kAttentionGrad:
       return cluster.attention == AttentionKernels::kPlain ? PlainAttentionUs(cluster, op)

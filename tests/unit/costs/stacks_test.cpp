@@ -122,6 +122,35 @@ TEST(StackCosts, BlockingMessagesDelayTheNextKernel) {
   EXPECT_EQ(programs.Us(cluster, sends), messages);
 }
 
+// Four ranks share eight experts, two of which serve a token.
+TEST(StackCosts, TokensAreExchangedAmongRanksThatShareExperts) {
+  const Programs programs(
+      {"model.family=llama", "experts.count=8", "experts.per_token=2", "experts.ffn_dim=512", "parallel.pp=1",
+       "parallel.tp=1", "parallel.dp_replicate=1", "parallel.dp_shard=4", "parallel.ep=4"},
+      4);
+  Cluster cluster = Plain();
+  const auto tokens = [](const Instruction& i, const Op& op) {
+    return i.lane == Lane::kEp && op.kind == OpKind::kReduceScatter && op.role == Role::kF;
+  };
+  const auto grouped = [](const Instruction&, const Op& op) {
+    return op.kind == OpKind::kGroupedMatmul && !op.attributes.numbers.contains("pass");
+  };
+  const int64_t bytes = int64_t{3} * 2048 * 2304 * 2;  // of one microbatch to the three others
+  const double all = programs.Us(cluster, tokens),
+               sums = all / CollectiveUs(cluster, OpKind::kReduceScatter, double(bytes), {4, 1, 4});
+  EXPECT_NEAR(sums, std::round(sums), 1e-6);
+  const double matmuls = programs.Us(cluster, grouped);
+  cluster.exchange_tokens = true;
+  const double share = 1 - 0.75 * 0.75;
+  EXPECT_NEAR(programs.Us(cluster, tokens),
+              sums * CollectiveUs(cluster, OpKind::kAllToAll, std::floor(share * double(bytes)), {4, 1, 4}),
+              1e-6 * all);
+  // Kernels have launches beside their rate.
+  cluster.grouped_share = 1;
+  EXPECT_LT(programs.Us(cluster, grouped), 0.5 * matmuls);
+  EXPECT_GT(programs.Us(cluster, grouped), 0.36 * matmuls);
+}
+
 // q, k and v are one matmul of 3 x 1152 columns; their input's gradient contracts over them, without an addition.
 TEST(StackCosts, MergedMatmulsAreOne) {
   const Programs programs({"recompute.mode=none"});

@@ -132,7 +132,7 @@ GROUPS = [
     (2, 1, [MOMENTS, STEP, *UNEVEN], [[], [ZERO1], [LATE], [pp(2), ZERO3], [pp(2), schedule("zbv")],
                                       [pp(2), schedule("interleaved")]]),
     (1, 2, [MOMENTS, MUON, *UNEVEN], [[], [FULL], [pp(2)]]),
-    (2, 1, [MOMENTS, MUON, *EXPERTS], [[], [FULL], [SELECTIVE], [pp(2)]]),
+    (2, 1, [MOMENTS, MUON, STEP, *EXPERTS], [[], [FULL], [SELECTIVE], [pp(2)]]),
     (2, 1, [MOMENTS, "parallel.cp=2", "parallel.context=all_gather", "optimizer.groups=['*norm* lr=0.5']"],
      [[], [FULL], [AT_ATTENTION]]),
 ]

@@ -102,7 +102,7 @@ def muon_of_experts(add, half):
     add(2, 2, 1, 1, 1, model=model, keys=[SELECTIVE, EACH])
     add(2, 1, 2, 1, 2, model=[*MUON, *EXPERTS], keys=[ZERO2, EACH])  # five matrices on four ranks
     add(1, 1, 4, 1, 2, model=[*MUON, *EXPERTS], keys=[ZERO3])  # on four of eight
-    add(1, 1, 4, 1, 2, model=[*MUON, *EXPERTS, *UNEVEN, "experts.count=3"])  # on two of eight
+    add(1, 1, 4, 1, 2, model=[*model, "experts.count=3", "experts.per_token=2"])  # on two of eight
     add(1, 1, 8, 1, 1, model=[*MUON, *EXPERTS], keys=["parallel.regather_group=2"])  # two of four
     add(1, 1, 6, 1, 1, model=[*MUON, *GROUPED, "batch.global=12"], keys=[EP3, ZERO3])
     add(1, 1, 2, 1, 2, model=[*MUON, *SOME_EXPERTS, "experts.shared_gate=true", "optimizer.muon_scale=spectral"],

@@ -22,7 +22,8 @@ std::vector<GemmDemand> DemandsOf(const std::string& deck, const CalibrateOption
 
 void PrintMeasured(const GemmPlan& plan) {
   const GemmShape& s = plan.gemm.shape;
-  const double operations = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+  const double operations = 2.0 * static_cast<double>(s.blocks) * static_cast<double>(s.m) * static_cast<double>(s.n) *
+                            static_cast<double>(s.k);
   fmt::print("{:<60} {:>10.1f} us {:>8.1f} TFLOP/s, {:.3f} of the first choice's time\n", ToString(plan.gemm),
              plan.microseconds, operations / plan.microseconds / 1e6, plan.microseconds / plan.first_microseconds);
 }

@@ -158,10 +158,6 @@ std::string ExpertsStayInBf16(const Deck& d) {
   return When(d.model.experts.count > 0 && d.precision.matmul == MatmulPrecision::kFp8,
               "the matmuls of experts are in bf16");
 }
-std::string ExpertsTrainWithAdamw(const Deck& d) {
-  return When(d.model.experts.count > 0 && d.optimizer.name == OptimizerName::kMuon,
-              "AdamW trains the weights of experts, of which each has several matrices");
-}
 std::string NoWindow(const Deck& d) {
   if (d.model.sliding_window == 0) return "model.sliding_window is 0, so all layers see all tokens";
   return When(d.model.sliding_window >= d.model.seq_len, "model.sliding_window hides nothing");
@@ -221,7 +217,6 @@ const std::vector<Effect>& Effects() {
       {"model.sliding_window", HidesNothing},
       {"model.full_attention_layers", NoWindow},
       {"precision.matmul", ExpertsStayInBf16, "has no effect on experts"},
-      {"optimizer.name", ExpertsTrainWithAdamw, "has no effect on experts"},
       {"experts.per_token", NoExperts},
       {"experts.ffn_dim", NoExperts},
       {"experts.shared_ffn_dim", NoExperts},

@@ -33,7 +33,12 @@ int64_t HeadSums(const LocalOp& op) {
 }
 
 int64_t TokenLoss(const LocalOp& op) { return TokenLossBytes(Volume(op.inputs[0]), std::ssize(op.outputs)); }
-int64_t SumSquares(const LocalOp& op) { return SumSquaresBytes(Volume(op.inputs[0])); }
+/// With `each` for every matrix.
+int64_t SumSquares(const LocalOp& op) {
+  const Shape& x = op.inputs[0];
+  if (op.outputs[0].empty()) return SumSquaresBytes(Volume(x));
+  return x[0] * SumSquaresBytes(Volume({x.begin() + 1, x.end()}));
+}
 int64_t Clip(const LocalOp&) { return kClipBytes; }
 
 /// Of one scale per rank the maxima of parts; of columns with scales of their own the same per column. Rows need none.

@@ -23,6 +23,7 @@
 //   position_embedding_grad + positions, dy T[b,s,d] -> f32[p,d]
 //   matmul {spec}         bsk,nk->bsn  bsn,nk->bsk (T)  bsn,bsk->nk (f32 +), for weights [in, out]
 //                         bsk,kn->bsn  bsn,kn->bsk (T)  bsk,bsn->kn (f32 +)
+//                         sk,nk->sn  sk,kn->sn  sk,sn->kn (T); esk,enk->esn  esk,ekn->esn  esk,esn->ekn (T)
 //                         a, b, bias T of the result's last dim: added to every row before the sums are rounded
 //                {scales} the same of fp8 operands, contiguous along the contracted dim, into bf16 or f32:
 //                         a, b, [bias bf16,] scales of a and b f32: of each one, or with "row" one per row of a and per
@@ -80,7 +81,7 @@
 //                         bits of logits_sum and cross_entropy_grad
 //   cast                  f32 or bf16 -> f32 or bf16
 //   accumulate +          f32[...] -> f32[...]
-//   sum_squares           f32[...] -> f32[]
+//   sum_squares           f32[...] -> f32[]; with {each} f32[e,n,k] -> f32[e]
 //   clip {clip_norm}      loss, count, squares... -> mean loss, norm, scale, apply, first, all f32[];
 //                         clip_norm 0: no clipping;
 //                         first: which of the squares is the first not to be finite, from 0; -1: none
@@ -311,6 +312,16 @@ struct MatmulArgs {
   Gemm gemm;
   Array a, b, bias, c;                                   ///< bias T[n] or none
   const float *a_scales = nullptr, *b_scales = nullptr;  ///< scales of fp8 operands: f32[1], or f32[m] and f32[n]
+
+  /// One of the blocks.
+  MatmulArgs Block(int64_t i) const {
+    MatmulArgs one = *this;
+    one.gemm.shape.blocks = 1;
+    one.a = a.From(i * gemm.shape.a_block);
+    one.b = b.From(i * gemm.shape.b_block);
+    one.c = c.From(i * gemm.shape.c_block);
+    return one;
+  }
 };
 
 /// In place of the expert of a row that nobody reads.
@@ -658,11 +669,11 @@ struct CrossEntropyArgs {
   double z_loss;              ///< 0: none
 };
 
-/// sum = the sum of gradient^2.
+/// sum = the sum of gradient^2, of each matrix.
 struct SumSquaresArgs {
-  const float* gradient;  ///< f32[n]
-  float* sum;             ///< f32[]
-  int64_t n;
+  const float* gradient;  ///< f32[matrices,n]
+  float* sum;             ///< f32[matrices]
+  int64_t n, matrices;
 };
 
 /// Computes the inputs of the update from the sums over all microbatches; all are f32[].
@@ -715,11 +726,11 @@ struct MuonDirectionArgs {
   bool nesterov;
 };
 
-/// y = x / max(sqrt(squares), eps).
+/// y = x / max(sqrt(squares), eps), of each matrix.
 struct NormalizeArgs {
-  const float *x, *squares;  ///< f32[n], f32[]
-  Array y;                   ///< T[n]
-  int64_t n;
+  const float *x, *squares;  ///< f32[matrices,n], f32[matrices]
+  Array y;                   ///< T[matrices,n]
+  int64_t n, matrices;
   double eps;
 };
 

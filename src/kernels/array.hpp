@@ -16,6 +16,8 @@ struct Array {
     return static_cast<T*>(data);
   }
   ESPALIER_HOST_DEVICE explicit operator bool() const { return data != nullptr; }
+  /// The elements from this one on.
+  Array From(int64_t element) const { return {As<char>() + element * SizeOf(dtype), dtype}; }
 };
 
 }  // namespace espalier

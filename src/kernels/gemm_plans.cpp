@@ -45,7 +45,7 @@ Json ToJson(const GemmPlan& plan) {
                {"workspace_bytes", plan.workspace_bytes},
                {"microseconds", plan.microseconds},
                {"first_microseconds", plan.first_microseconds}};
-  if (shape.blocks > 1) json["blocks"] = {shape.blocks, shape.a_block, shape.c_block};
+  if (shape.blocks > 1) json["blocks"] = {shape.blocks, shape.a_block, shape.c_block, shape.b_block};
   if (scales != Scales::kNone) {
     json["input_b"] = Name(scaled_b);
     json["scales"] = scales == Scales::kRow ? "row" : "tensor";
@@ -70,6 +70,7 @@ GemmPlan PlanOf(const Json& json) {
     plan.gemm.shape.blocks = blocks.at(0);
     plan.gemm.shape.a_block = blocks.at(1);
     plan.gemm.shape.c_block = blocks.at(2);
+    plan.gemm.shape.b_block = blocks.size() > 3 ? blocks.at(3).get<int64_t>() : 0;
   }
   plan.gemm.input = DtypeOf(json.at("input"));
   plan.gemm.output = DtypeOf(json.at("output"));

@@ -25,12 +25,24 @@ WordStream RoundingOf(const Reader& r, const Tensor& state, size_t t) {
   return stream;
 }
 
+/// Matrices that a call treats one by one, with attribute `each`, and the elements of each.
+struct Matrices {
+  int64_t count, elements;
+};
+Matrices MatricesOf(const Reader& r, const Tensor& x, const Tensor& squares) {
+  if (r.NumberOr("each", 0) == 0) return {1, Volume(x.shape)};
+  CHECK(x.shape.size() == 3 && squares.shape == Shape{x.shape[0]}, "squares {} of matrices {}", ToString(squares.shape),
+        ToString(x.shape));
+  return {x.shape[0], x.shape[1] * x.shape[2]};
+}
+
 }  // namespace
 
 template <>
 SumSquaresArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {r.InF32(0), r.OutF32(0), Volume(r.In(0).shape)};
+  const auto [count, elements] = MatricesOf(r, r.In(0), r.Out(0));
+  return {r.InF32(0), r.OutF32(0), elements, count};
 }
 
 /// Inputs: loss, count, the limits of loss and norm (with limits), then the squares.
@@ -115,7 +127,8 @@ MuonDirectionArgs ReadArguments(const KernelCall& call) {
 template <>
 NormalizeArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {r.InF32(0), r.InF32(1), r.OutFloats(0), Volume(r.In(0).shape), r.Number("eps")};
+  const auto [count, elements] = MatricesOf(r, r.In(0), r.In(1));
+  return {r.InF32(0), r.InF32(1), r.OutFloats(0), elements, count, r.Number("eps")};
 }
 
 template <>

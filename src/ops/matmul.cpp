@@ -1,7 +1,7 @@
 // Matmuls of activations and weights: one op, with three specs for each way to store a weight. [out, in], Llama's:
 // y = x W^T ("bsk,nk->bsn"), dx = dy W, dW = dy^T x. [in, out], GPT-2's: y = x W ("bsk,kn->bsn"), dx = dy W^T, dW = x^T
 // dy. A third input (pass `fuse`) is a bias that is added to every row. Without "b" the same specs multiply two
-// matrices (Muon): "sk,nk->sn", "sk,kn->sn", "sk,sn->kn", into the type of the inputs.
+// matrices (Muon): "sk,nk->sn", "sk,kn->sn", "sk,sn->kn", into the type of the inputs; with "e" as many pairs of them.
 //
 // With the attribute `columns` (pass `join`) the weight is several ones, neighbours in memory, whose rows follow one
 // another; what is n in the spec has the columns of all of them: y = [y1 y2] = x [W1; W2]^T, dx = [dy1 dy2] [W1; W2],
@@ -38,7 +38,7 @@ Dtype ProductType(const OpContext& c) { return IsFp8(c.ElementType(0)) ? Dtype::
 
 Einsum MatmulEinsum(const OpContext& c) {
   const MatmulSpec spec = MatmulSpecOf(c.op.attributes);
-  Einsum einsum{{spec.a, spec.b}, {spec.result}, "bsnkyz"};
+  Einsum einsum{{spec.a, spec.b}, {spec.result}, "ebsnkyz"};
   if (const size_t weights = ColumnsOf(c.op.attributes).size(); weights > 0) {
     if (spec.MakesWeightGradient())
       einsum.outputs.assign(weights, spec.result);

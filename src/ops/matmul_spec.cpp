@@ -8,10 +8,10 @@ namespace espalier {
 namespace {
 
 /// Weights [out, in] and [in, out], each forward, gradient of the input and of the weight; the latter of operands that
-/// are contiguous along the tokens (fp8); matrices without a batch (Muon).
-constexpr std::string_view kMatmulSpecs[] = {"bsk,nk->bsn", "bsn,nk->bsk", "bsn,bsk->nk", "bsk,kn->bsn",
-                                             "bsn,kn->bsk", "bsk,bsn->kn", "nbs,kbs->nk", "kbs,nbs->kn",
-                                             "sk,nk->sn",   "sk,kn->sn",   "sk,sn->kn"};
+/// are contiguous along the tokens (fp8); two matrices, and as many pairs of them as e has (Muon).
+constexpr std::string_view kMatmulSpecs[] = {
+    "bsk,nk->bsn", "bsn,nk->bsk", "bsn,bsk->nk", "bsk,kn->bsn", "bsn,kn->bsk",  "bsk,bsn->kn",  "nbs,kbs->nk",
+    "kbs,nbs->kn", "sk,nk->sn",   "sk,kn->sn",   "sk,sn->kn",   "esk,enk->esn", "esk,ekn->esn", "esk,esn->ekn"};
 constexpr std::string_view kQuantizeSpecs[] = {"bsk->bsk,y",   "bsk->kbs,y",  "nk->nk,y",  "nk->kn,y",
                                                "bsk->bsk,bsy", "bsk->kbs,ky", "nk->nk,ny", "nk->kn,ky"};
 

@@ -16,6 +16,9 @@ inline const KeyAttributes kKeyOfRows{.numbers = {"load", "pass"}};
 /// The element type of the copy that an update writes beside the master; none without attribute `copy`.
 std::optional<Dtype> TypeOfCopy(const Op& op);
 
+/// The first dim counts matrices that the op treats one by one (attribute `each`).
+bool IsForEach(const Op& op);
+
 #define ESPALIER_DECLARE(name, op) OpDefinition op();
 ESPALIER_OPS(ESPALIER_DECLARE, ESPALIER_DECLARE)
 #undef ESPALIER_DECLARE

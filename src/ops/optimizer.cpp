@@ -10,10 +10,15 @@ namespace {
 Type Scalar() { return MakeType(Dtype::kF32, {}); }
 
 Einsum SumOfSquaresEinsum(const OpContext& c) {
+  if (IsForEach(c.op)) return {{"abc"}, {"a"}, "abc"};
   const std::string dims = DimsOfRank(c.Extents(0).size());
   return {{dims}, {""}, dims};
 }
-std::vector<Type> SumOfSquaresInfer(const OpContext&) { return {Scalar()}; }
+std::vector<Type> SumOfSquaresInfer(const OpContext& c) {
+  if (!IsForEach(c.op)) return {Scalar()};
+  return {MakeType(Dtype::kF32, {c.Extents(0).at(0)})};
+}
+std::vector<Type> MeanInfer(const OpContext&) { return {Scalar()}; }
 
 constexpr size_t kClipOutputs = 5;
 Einsum ClipEinsum(const OpContext& c) {
@@ -49,11 +54,13 @@ std::optional<Dtype> TypeOfCopy(const Op& op) {
   return Dtype::kBf16;
 }
 
+bool IsForEach(const Op& op) { return op.attributes.numbers.contains("each"); }
+
 OpDefinition SumSquares() {
-  return {.summary = "sum of squares of all elements",
+  return {.summary = "sum of squares of all elements; with `each` of each matrix [n,k] of [e,n,k]",
           .einsum = SumOfSquaresEinsum,
           .infer = SumOfSquaresInfer,
-          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = Numbers("each")}};
 }
 OpDefinition Clip() {
   return {.summary =
@@ -65,7 +72,7 @@ OpDefinition Clip() {
 OpDefinition Mean() {
   return {.summary = "sum of sums over tokens, divided by the number of tokens",
           .einsum = MeanEinsum,
-          .infer = SumOfSquaresInfer,
+          .infer = MeanInfer,
           .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
 }
 OpDefinition Adamw() {

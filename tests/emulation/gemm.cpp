@@ -80,9 +80,11 @@ void Multiply(const Gemm& gemm, const GemmOperands& memory, cudaStream_t stream)
   PrepareGemm(gemm, memory.workspace_bytes);
   emulation::issue(stream, [=] {
     const GemmShape& s = gemm.shape;
-    const std::vector<float> b = LoadB(gemm, memory);
+    std::vector<float> b;
     for (int64_t block = 0; block < s.blocks; ++block) {
       GemmOperands at = memory;
+      at.b = static_cast<const std::byte*>(memory.b) + block * s.b_block * SizeOf(gemm.TypeOfB());
+      if (block == 0 || s.b_block > 0) b = LoadB(gemm, at);
       at.a = static_cast<const std::byte*>(memory.a) + block * s.a_block * SizeOf(gemm.input);
       at.c = static_cast<std::byte*>(memory.c) + block * s.c_block * SizeOf(gemm.output);
       for (int64_t i = 0; i < s.m; ++i) MultiplyRow(gemm, at, b, i);

@@ -23,6 +23,7 @@ EACH, STEP = "parallel.reduce=microbatch", "parallel.reduce=step"
 ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
 BF16 = "parallel.reduce_dtype=bf16"
 MOMENTS, MUON = "precision.moments=bf16", "optimizer.name=muon"
+EXPERTS = ["experts.count=5", "experts.per_token=2", "experts.ffn_dim=23"]
 PAIRS = "parallel.regather_group=2"
 LATE = "overlap.gradients=false"
 CHUNKS = "loss.chunks=5"
@@ -138,6 +139,7 @@ GROUPS = [
     (2, 1, [MOMENTS, STEP, *UNEVEN], [[], [ZERO1], [LATE], [pp(2), ZERO3], [pp(2), schedule("zbv")],
                                       [pp(2), schedule("interleaved")]]),
     (1, 2, [MOMENTS, MUON, *UNEVEN], [[], [FULL], [pp(2)]]),
+    (2, 1, [MOMENTS, MUON, STEP, *EXPERTS], [[], [FULL], [SELECTIVE], [pp(2)]]),
     (2, 1, [MOMENTS, "parallel.cp=2", "parallel.context=all_gather", "optimizer.groups=['*norm* lr=0.5']"],
      [[], [FULL], [AT_ATTENTION]]),
 ]

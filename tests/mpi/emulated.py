@@ -130,9 +130,11 @@ def check_fp8(checks, home):
 
 
 def check_moments(checks, home):
-    """bf16 moments of AdamW and of Muon: the same random bits as on the processor."""
-    for optimizer in ("adamw", "muon"):
-        keys = [*BASE, "precision.moments=bf16", f"optimizer.name={optimizer}", "checkpoint.at_start=true"]
+    """bf16 moments of AdamW and of Muon, of experts, too: the same random bits as on the processor."""
+    experts = ["experts.count=4", "experts.per_token=2", "experts.ffn_dim=23"]
+    for optimizer, more in (("adamw", []), ("muon", []), ("muon", experts)):
+        keys = [*BASE, "precision.moments=bf16", f"optimizer.name={optimizer}", "checkpoint.at_start=true", *more]
+        optimizer += " of experts" if more else ""
         name = lambda word: home(f"moments-{optimizer}-{word}")
         cpu = train(name("cpu"), 1, [*keys, CPU])
         environment(ESPALIER_EMULATED_GPUS="2")

@@ -9,7 +9,7 @@ import sys
 
 import oracle
 
-NAMES = ["llama_adamw", "gpt2_adamw", "llama_recipe", "gpt2_recipe", "llama_muon", "gpt2_muon"]
+NAMES = ["llama_adamw", "gpt2_adamw", "llama_recipe", "gpt2_recipe", "llama_muon", "gpt2_muon", "mixtral_muon"]
 HEAD = """\
 # {steps} steps of {name}.toml, written by adamw.py with Hugging Face's {model}, torch.optim.AdamW,
 # oracle.Muon and clip_grad_norm_ in fp64. In fp32 PyTorch differs by at most {loss:.1e} (loss) and
@@ -41,7 +41,7 @@ def write(name):
         file.write(HEAD.format(steps=len(truth), name=name, model=type(model).__name__, **off))
         for s in truth:
             file.write(f"step {s['step']} {s['loss']:.9g} {s['grad_norm']:.9g} {s['lr']:.9g}\n")
-        for name, parameter in model.named_parameters():
+        for name, parameter in oracle.by_our_names(model).items():
             file.write(f"norm {name} {parameter.norm().item():.9g}\n")
     print(f"{path}: loss {truth[0]['loss']:.6g} ... {truth[-1]['loss']:.6g}; fp32 differs by {off}")
 

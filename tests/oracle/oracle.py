@@ -263,9 +263,9 @@ def settings_of(name, o):
 
 
 def trains_with_muon(name, parameter, o):
-    """With Muon, the matrices of the layers."""
+    """With Muon, the matrices of the layers, those of experts and routers, too."""
     in_layer = name.startswith(("model.layers.", "transformer.h."))
-    return o.get("name", "adamw") == "muon" and in_layer and parameter.dim() == 2
+    return o.get("name", "adamw") == "muon" and in_layer and parameter.dim() >= 2
 
 
 def parameter_groups(model, o):
@@ -291,24 +291,23 @@ def adamw(model, deck):
 
 class Muon:
     """torch.optim.Muon, but in the type of the parameters, where PyTorch's iterations are in bf16. GPT-2 stores
-    weights as [in, out] and q, k and v as parts of one tensor; each of them is a matrix of its own."""
+    weights as [in, out] and q, k and v as parts of one tensor; each of them is a matrix of its own, and so is each
+    matrix of an expert."""
     A, B, C, EPS = 3.4445, -4.7750, 2.0315, 1e-7
 
     def __init__(self, model, deck):
         self.o = deck["optimizer"]
         self.gpt2 = deck["model"].get("family", "llama") == "gpt2"
-        self.matrices = []
-        for name, parameter in model.named_parameters():
-            if not trains_with_muon(name, parameter, self.o):
-                continue
-            settings = settings_of(name, self.o)
-            decay, factor = (float(settings.get(*key)) for key in
-                             (("decay", self.o.get("weight_decay", 0.1)), ("lr", 1)))
-            parts = 3 if name.endswith("c_attn.weight") else 1
-            momentum = torch.zeros_like(parameter)
-            for i in range(parts):
-                columns = slice(i * parameter.shape[1] // parts, (i + 1) * parameter.shape[1] // parts)
-                self.matrices.append((parameter, columns, momentum[:, columns], decay, factor))
+        self.model = model
+        self.momenta = {name: torch.zeros_like(parameter) for name, parameter in by_our_names(model).items()
+                        if trains_with_muon(name, parameter, self.o)}
+
+    @staticmethod
+    def matrices(name, tensor):
+        """Views of the matrices in a tensor."""
+        if tensor.dim() == 3:
+            return list(tensor)
+        return tensor.chunk(3 if name.endswith("c_attn.weight") else 1, dim=1)
 
     def orthogonal(self, x):
         x = x / x.norm().clamp(min=self.EPS)
@@ -329,13 +328,17 @@ class Muon:
     def step(self, share_of_rate):
         """A step at this share of the highest rate."""
         beta, rate = self.o.get("muon_momentum", 0.95), self.o.get("muon_lr", 0.02) * share_of_rate
-        for parameter, columns, momentum, decay, factor in self.matrices:
-            gradient = parameter.grad[:, columns]
-            momentum.lerp_(gradient, 1 - beta)
-            direction = gradient.lerp(momentum, beta) if self.o.get("muon_nesterov", True) else momentum
-            part = parameter[:, columns]
-            part.mul_(1 - rate * factor * decay)
-            part.sub_(self.orthogonal(direction), alpha=rate * factor * self.scale(part.shape))
+        parameters, gradients = by_our_names(self.model), by_our_names(self.model, lambda parameter: parameter.grad)
+        for name, momenta in self.momenta.items():
+            settings = settings_of(name, self.o)
+            decay, factor = (float(settings.get(*key)) for key in
+                             (("decay", self.o.get("weight_decay", 0.1)), ("lr", 1)))
+            for part, gradient, momentum in zip(*(self.matrices(name, tensor) for tensor in
+                                                  (parameters[name], gradients[name], momenta))):
+                momentum.lerp_(gradient, 1 - beta)
+                direction = gradient.lerp(momentum, beta) if self.o.get("muon_nesterov", True) else momentum
+                part.mul_(1 - rate * factor * decay)
+                part.sub_(self.orthogonal(direction), alpha=rate * factor * self.scale(part.shape))
 
 
 def summed_losses(model, inputs, targets):

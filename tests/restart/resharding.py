@@ -1,6 +1,7 @@
 """Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, with every setting of the
-communication switches, and one round each with a tied GPT-2, with Muon, with experts and with bf16 moments. The loaded
-state, saved again before the first step, bitwise equals the saved one; the next step's loss agrees to rtol 1e-6."""
+communication switches, and one round each with a tied GPT-2, with Muon, with experts, with both and with bf16 moments.
+The loaded state, saved again before the first step, bitwise equals the saved one; the next step's loss agrees to rtol
+1e-6."""
 import os, shutil
 
 from support.checkpoints import same_bits, tensors
@@ -44,9 +45,12 @@ GPT2_LAYOUTS = [layout(), layout(pp=4), layout(dp_shard=2, tp=2), layout(cp=2, t
 MUON_LAYOUTS = [layout(), layout(dp_shard=3, zero=1), layout(pp=2, tp=2)]
 EXPERT_LAYOUTS = [layout(), layout(dp_shard=4, ep=2), layout(dp_shard=2, tp=2, ep=4), layout(tp=2),
                   layout(cp=2, dp_shard=3, ep=6, zero=1), layout(pp=2, dp_shard=2, ep=2, zero=2)]
+MUON_EXPERT_MODEL = ["optimizer.name=muon", *EXPERT_MODEL]
+MUON_EXPERT_LAYOUTS = [layout(), layout(dp_shard=4, ep=2), layout(dp_shard=2, tp=2, zero=2), layout(pp=2, cp=3, ep=3)]
 MOMENTS = ["precision.moments=bf16"]
 RINGS = [(GPT2_MODEL, GPT2, GPT2_LAYOUTS), (MUON_MODEL, DECK, MUON_LAYOUTS), (EXPERT_MODEL, DECK, EXPERT_LAYOUTS),
-         ([*GPT2_MODEL, *MOMENTS], GPT2, GPT2_LAYOUTS[1:]), ([*MUON_MODEL, *MOMENTS], DECK, MUON_LAYOUTS)]
+         ([*GPT2_MODEL, *MOMENTS], GPT2, GPT2_LAYOUTS[1:]), ([*MUON_MODEL, *MOMENTS], DECK, MUON_LAYOUTS),
+         (MUON_EXPERT_MODEL, DECK, MUON_EXPERT_LAYOUTS)]
 
 
 def ranks(layout):

@@ -87,6 +87,34 @@ def cover(rows):
     return Cover([[*row.model, *row.keys] for row in rows])
 
 
+def muon_of_experts(add, half):
+    """Muon with a matrix for each expert: on all ranks, or on some of them with the rest spread, or on none; where ZeRO
+    has whole matrices and where it has rows."""
+    model = [*SHARED_OUT, *MUON]
+    add(1, 1, 2, 1, 2, model=model, keys=[EP2])
+    for zero in (ZERO1, ZERO2, ZERO3):
+        add(1, 1, 4, 1, 1, model=model, keys=[zero])
+        add(1, 1, 4, 1, 1, model=model, keys=[EP2, zero, BUFFER[1]])
+    add(1, 1, 1, 1, 2, model=model)
+    add(1, 1, 2, 2, 1, model=model, keys=[EP4, RING])
+    add(1, 1, 8, 1, 1, model=model, keys=[EP8])
+    add(2, 1, 2, 1, 1, model=model, keys=[EP2, FULL])
+    add(2, 2, 1, 1, 1, model=model, keys=[SELECTIVE, EACH])
+    add(2, 1, 2, 1, 2, model=[*MUON, *EXPERTS], keys=[ZERO2, EACH])  # five matrices on four ranks
+    add(1, 1, 4, 1, 2, model=[*MUON, *EXPERTS], keys=[ZERO3])  # on four of eight
+    add(1, 1, 4, 1, 2, model=[*model, "experts.count=3", "experts.per_token=2"])  # on two of eight
+    add(1, 1, 8, 1, 1, model=[*MUON, *EXPERTS], keys=["parallel.regather_group=2"])  # two of four
+    add(1, 1, 6, 1, 1, model=[*MUON, *GROUPED, "batch.global=12"], keys=[EP3, ZERO3])
+    add(1, 1, 2, 1, 2, model=[*MUON, *SOME_EXPERTS, "experts.shared_gate=true", "optimizer.muon_scale=spectral"],
+        keys=[ZERO3])
+    add(2, 1, 2, 1, 1, model=[*EIGHT_LAYERS, *model, "experts.every=2", "optimizer.muon_nesterov=false"],
+        keys=[EP2, *schedule("zbv", 2)])
+    add(1, 1, 2, 1, 2, model=[*MOMENTS, *model], keys=[EP2])
+    add(1, 1, 3, 1, 1, model=[*MOMENTS, *model, "batch.global=12"], keys=[ZERO1])
+    half(1, 1, 2, 1, 2, model=model, keys=[EP2])
+    half(1, 1, 4, 1, 1, model=[*MUON, *EXPERTS], keys=[ZERO3])
+
+
 def table():
     """The rows of the matrix, with settings of the switches such that every pair of settings occurs."""
     rows = plain_table()
@@ -417,7 +445,7 @@ def shared_experts(add, half):
         keys=[EP2, *schedule("interleaved", 2), "overlap.interleave=true"])
     add(2, 1, 2, 1, 1, model=[*SHARED_OUT, *TIED, *DOCUMENTS], keys=[EP2, FULL, BUFFER[0]])
     add(1, 2, 2, 1, 2, model=[*GROUPED, "experts.shared_ffn_dim=17", "experts.shared_gate=true"], keys=[EP2, BUFFER[1]])
-    add(1, 1, 2, 1, 2, model=[*SHARED_OUT, *MUON], keys=[EP2])
+    muon_of_experts(add, half)
     add(1, 1, 4, 1, 1, model=[*SHARED_OUT, *MOMENTS], keys=[EP2, ZERO3])
     add(2, 1, 2, 1, 1, model=[*SHARED_OUT, *RAMP], keys=[EP2])
     half(1, 1, 2, 1, 2, model=[*SHARED_OUT, *ROUTER_LOSSES], keys=[EP4])

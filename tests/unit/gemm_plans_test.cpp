@@ -74,6 +74,16 @@ TEST(GemmPlans, KnowFp8ByTypesAndScales) {
   EXPECT_THAT(Refusal(Replaced(ToText(written), "\"row\"", "\"column\"")), HasSubstr("neither tensor nor row"));
 }
 
+TEST(GemmPlans, KnowBlocksWithAndWithoutMatricesOfTheirOwn) {
+  Gemm strips{{64, 32, 48, 48, 1, 1, 48, 32, 3, 9000, 8000}, Dtype::kBf16, Dtype::kBf16, false}, matrices = strips;
+  matrices.shape.b_block = 48 * 32;
+  const GemmPlans written{
+      "NVIDIA H200", "cuBLASLt 13.1.0", {{strips, "00ff", 1024, 2.5, 2.5}, {matrices, "a0", 0, 3, 3}}};
+  const GemmPlans read = ParseGemmPlans(ToText(written), "plans.json");
+  EXPECT_EQ(read.Find(strips), &read.plans[0]);
+  EXPECT_EQ(read.Find(matrices), &read.plans[1]);
+}
+
 TEST(GemmPlans, OtherMeasurementsInTheFileArePassedOver) {
   const std::string text = Replaced(ToText(SomePlans()), "{", "{\"costs\": [1, 2],");
   EXPECT_EQ(ParseGemmPlans(text, "plans.json").plans.size(), 3u);
@@ -170,6 +180,21 @@ TEST(GemmDemands, AreLocalShards) {
   EXPECT_EQ(widest, 2 * narrow);
 }
 
+TEST(GemmDemands, OfMuonHaveAMatrixForEachExpert) {
+  std::set<int64_t> blocks;
+  for (const GemmDemand& demand :
+       ProductsOfDeck("121", {"run.device=cuda", "optimizer.name=muon", "experts.count=6", "experts.ffn_dim=23"})) {
+    const GemmShape& s = demand.gemm.shape;
+    blocks.insert(s.blocks);
+    if (s.blocks == 1) continue;
+    EXPECT_EQ(s.a_block, s.m * s.k) << ToString(demand.gemm);
+    EXPECT_EQ(s.b_block, s.k * s.n) << ToString(demand.gemm);
+    EXPECT_EQ(s.c_block, s.m * s.n) << ToString(demand.gemm);
+    EXPECT_GT(demand.workspace_bytes, 0) << ToString(demand.gemm);
+  }
+  EXPECT_EQ(blocks, std::set<int64_t>({1, 3}));
+}
+
 TEST(GemmDemands, NeedNoWorkspaceOnProcessors) {
   for (const GemmDemand& demand : ProductsOfDeck("111", {"run.device=cpu"})) EXPECT_EQ(demand.workspace_bytes, 0);
 }
@@ -210,6 +235,9 @@ TEST(ColumnMajor, NamesTheSameElementsForAllLetterings) {
         expect("bsk,bsn->kn", {1, s, k}, {1, s, n}, {k, n});
         expect("nbs,kbs->nk", {n, 1, s}, {k, 1, s}, {n, k});
         expect("kbs,nbs->kn", {k, 1, s}, {n, 1, s}, {k, n});
+        expect("esk,enk->esn", {3, s, k}, {3, n, k}, {3, s, n});
+        expect("esk,ekn->esn", {3, s, k}, {3, k, n}, {3, s, n});
+        expect("esk,esn->ekn", {3, s, k}, {3, s, n}, {3, k, n});
       }
 }
 

@@ -15,8 +15,9 @@ struct GemmShape {
   int64_t m, n, k;
   int64_t a_row, a_column, b_row, b_column;
   int64_t c_row;  ///< c's rows are dense
-  /// Blocks of m rows: block i of a and of c begin i * a_block and i * c_block elements after the first; b is shared.
-  int64_t blocks = 1, a_block = 0, c_block = 0;
+  /// Blocks of m rows: block i of a, b and c begin i * a_block, i * b_block and i * c_block elements after the first.
+  /// If b_block is 0, all share b.
+  int64_t blocks = 1, a_block = 0, c_block = 0, b_block = 0;
   auto operator<=>(const GemmShape&) const = default;
 };
 

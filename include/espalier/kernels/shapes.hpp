@@ -89,17 +89,23 @@ inline void CheckTypes(const KernelCall& call, const Gemm& gemm) {
 inline Gemm GemmOf(const KernelCall& call) {
   const auto [a, b, c, bias] = MatmulOperandsOf(call);
   const MatmulSpec spec = MatmulSpecOf(*call.attributes);
-  const auto [a_rows, a_columns] = MatrixOf(a.shape, spec.InnerDims(spec.a));
-  const auto [b_rows, b_columns] = MatrixOf(b.shape, spec.InnerDims(spec.b));
+  const bool matrices = spec.HasMatrices();
+  const auto one_of = [&](const Shape& shape) { return matrices ? Shape(shape.begin() + 1, shape.end()) : shape; };
+  const auto [a_rows, a_columns] = MatrixOf(one_of(a.shape), spec.InnerDims(spec.a));
+  const auto [b_rows, b_columns] = MatrixOf(one_of(b.shape), spec.InnerDims(spec.b));
   const bool a_inner = spec.IsContracted(spec.a.back()), b_inner = spec.IsContracted(spec.b.back());
   const int64_t m = a_inner ? a_rows : a_columns, k = a_inner ? a_columns : a_rows;
   const int64_t n = b_inner ? b_rows : b_columns, depth = b_inner ? b_columns : b_rows;
   GemmShape p{m, n, k, a_inner ? k : 1, a_inner ? 1 : m, b_inner ? 1 : n, b_inner ? k : 1, n};
   CHECK(depth == k, "matmul {}: {} and {}", spec.Text(), ToString(a.shape), ToString(b.shape));
-  CHECK(Volume(c.shape) == m * n, "matmul {}: output {} is not {} x {}", spec.Text(), ToString(c.shape), m, n);
-  p.blocks = call.blocks;
+  const int64_t count = matrices ? a.shape[0] : 1;
+  CHECK(!matrices || (b.shape.at(0) == count && call.blocks == 1), "matmul {}: {} and {} in {} blocks", spec.Text(),
+        ToString(a.shape), ToString(b.shape), call.blocks);
+  CHECK(Volume(c.shape) == count * m * n, "matmul {}: output {} is not {} x {}", spec.Text(), ToString(c.shape), m, n);
+  p.blocks = matrices ? count : call.blocks;
   p.a_block = call.input_stride_bytes / SizeOf(a.dtype);
   p.c_block = call.output_stride_bytes / SizeOf(c.dtype);
+  if (count != 1) p.a_block = m * k, p.b_block = k * n, p.c_block = m * n;
   const Scales scales = ScalesOf(call);
   const Gemm gemm{p, a.dtype, c.dtype, call.accumulate, bias, scales, scales == Scales::kNone ? Dtype::kF32 : b.dtype};
   CHECK(scales != Scales::kNone || a.dtype == b.dtype, "matmul {}: {} by {}", spec.Text(), Name(a.dtype),

@@ -1,7 +1,8 @@
 // The attribute `spec` of ops, parsed: the einsum dims of a matmul, and of an operand that is quantized for one.
 //
 // b and s are the tokens, k the features of the input, and n those that the weight makes. So "bsn" as an operand is the
-// gradient of a result, and a weight is stored as [out, in], "nk", or as [in, out], "kn".
+// gradient of a result, and a weight is stored as [out, in], "nk", or as [in, out], "kn". e counts matrices that are
+// multiplied each by its own.
 #pragma once
 
 #include <string>
@@ -12,7 +13,7 @@
 namespace espalier {
 
 /// "bsk,nk->bsn": the dims of both operands and of the result. Contracted dims are adjacent: the first or the last dims
-/// of an operand.
+/// of an operand, or of its matrices.
 struct MatmulSpec {
   std::string a, b, result;
 
@@ -20,6 +21,8 @@ struct MatmulSpec {
   bool IsContracted(char dim) const { return result.find(dim) == result.npos; }
   /// Number of the last dims of an operand that are all contracted, or all not.
   size_t InnerDims(std::string_view operand) const;
+  /// Operands and result hold several matrices each, which their first dim counts.
+  bool HasMatrices() const { return a.front() == 'e'; }
   /// A matmul that contracts the tokens of a batch makes a weight gradient, in fp32.
   bool MakesWeightGradient() const { return a.find('b') != a.npos && IsContracted('b'); }
   /// An operand of a matmul that is the gradient of another's result.

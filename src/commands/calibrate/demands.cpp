@@ -91,7 +91,8 @@ std::vector<GemmDemand> GemmsOf(const Program& program, const Coordinate& coordi
     const Op& op = program.graph->ops[static_cast<size_t>(instruction.op)];
     if (op.kind != OpKind::kMatmul) continue;
     for (const Gemm& gemm : GemmsOf(op, instruction.accumulate, program, coordinate))
-      if (gemm.shape.m * gemm.shape.n * gemm.shape.k > 0) demands.push_back({gemm, instruction.workspace.bytes});
+      if (gemm.shape.blocks * gemm.shape.m * gemm.shape.n * gemm.shape.k > 0)
+        demands.push_back({gemm, instruction.workspace.bytes});
   }
   return Distinct(std::move(demands));
 }

@@ -1,6 +1,7 @@
 // One kernel of any op.
 #include <algorithm>
 
+#include "espalier/ops/matmul_spec.hpp"
 #include "espalier/ops/strip.hpp"
 #include "espalier/util/error.hpp"
 #include "formulas.hpp"
@@ -49,7 +50,7 @@ MatmulShape MatmulShapeOf(const LocalOp& op, bool accumulate) {
   s.m = s.n > 0 ? Volume(result) / s.n : 0;
   s.k = s.m > 0 ? Volume(a) / s.m : 0;
   // Dims along rows in memory: both of a weight. Tokens never are.
-  s.batch = op.blocks;
+  s.batch = op.blocks * (MatmulSpecOf(op.op.attributes).HasMatrices() ? std::max<int64_t>(1, a[0]) : 1);
   s.m = (s.m + s.batch - 1) / s.batch;
   s.aligned = s.n * size % 16 == 0 && a.back() * size % 16 == 0;
   return s;

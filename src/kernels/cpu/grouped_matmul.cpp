@@ -7,8 +7,6 @@
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
-Array At(const Array& x, int64_t element) { return {x.As<char>() + element * SizeOf(x.dtype), x.dtype}; }
-
 /// Rows [begin, begin + m) and the weight of expert e.
 MatmulArgs MatmulOf(const GroupedMatmulArgs& a, int64_t e, int64_t begin, int64_t m) {
   const int64_t n = a.out, k = a.in, weight = e * n * k;
@@ -17,13 +15,13 @@ MatmulArgs MatmulOf(const GroupedMatmulArgs& a, int64_t e, int64_t begin, int64_
   };
   switch (a.product) {
     case GroupedProduct::kForward:
-      return args({m, n, k, k, 1, 1, k, n}, At(a.a, begin * k), At(a.b, weight), At(a.c, begin * n));
+      return args({m, n, k, k, 1, 1, k, n}, a.a.From(begin * k), a.b.From(weight), a.c.From(begin * n));
     case GroupedProduct::kInputGradient:
-      return args({m, k, n, n, 1, k, 1, k}, At(a.a, begin * n), At(a.b, weight), At(a.c, begin * k));
+      return args({m, k, n, n, 1, k, 1, k}, a.a.From(begin * n), a.b.From(weight), a.c.From(begin * k));
     case GroupedProduct::kWeightGradient:
       break;
   }
-  return args({n, k, m, 1, n, k, 1, k}, At(a.a, begin * n), At(a.b, begin * k), At(a.c, weight));
+  return args({n, k, m, 1, n, k, 1, k}, a.a.From(begin * n), a.b.From(begin * k), a.c.From(weight));
 }
 
 }  // namespace

@@ -22,6 +22,10 @@ void MatmulOfDepth0(const MatmulArgs& a) {
 // bf16 and fp8 GEMMs accumulate in fp32. A bias is added before the sums are rounded.
 void Matmul(const MatmulArgs& a) {
   const GemmShape& s = a.gemm.shape;
+  if (s.blocks != 1) {
+    for (int64_t i = 0; i < s.blocks; ++i) Matmul(a.Block(i));
+    return;
+  }
   if (s.m * s.n == 0) return;
   if (s.k == 0) return MatmulOfDepth0(a);
   if (a.gemm.scales != Scales::kNone) return Matmul(WidenScaled(a));

@@ -48,11 +48,14 @@ void MuonDirection(const MuonDirectionArgs& a) {
 }
 
 void Normalize(const NormalizeArgs& a) {
-  const double norm = std::max(std::sqrt(static_cast<double>(*a.squares)), a.eps);
-  const auto inverse = static_cast<float>(1 / norm);
   ForElementType(a.y.dtype, [&]<typename T>(T) {
-    T* y = a.y.As<T>();
-    ForElements(a.n, [=](int64_t i, auto lanes) { Store(y + i, Load(a.x + i, lanes) * inverse, lanes); });
+    for (int64_t m = 0; m < a.matrices; ++m) {
+      const float* x = a.x + m * a.n;
+      T* y = a.y.As<T>() + m * a.n;
+      const double norm = std::max(std::sqrt(static_cast<double>(a.squares[m])), a.eps);
+      const auto inverse = static_cast<float>(1 / norm);
+      ForElements(a.n, [=](int64_t i, auto lanes) { Store(y + i, Load(x + i, lanes) * inverse, lanes); });
+    }
   });
 }
 

@@ -67,18 +67,23 @@ int64_t CutAt(int64_t at, int64_t n) { return at >= n ? n : std::max<int64_t>(0,
 
 }  // namespace
 
-// Blocks of a fixed size, added in order.
+// Blocks of a fixed size of each matrix, added in order.
 void SumSquares(const SumSquaresArgs& a) {
   constexpr int64_t kBlock = 65536;
   const int64_t blocks = (a.n + kBlock - 1) / kBlock;
-  std::vector<double> sums(static_cast<size_t>(blocks));
-  ParallelRanges(blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b)
-      sums[static_cast<size_t>(b)] = SquaresOf(a.gradient, b * kBlock, std::min(a.n, (b + 1) * kBlock));
+  std::vector<double> sums(static_cast<size_t>(a.matrices * blocks));
+  ParallelRanges(a.matrices * blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t in_matrix = b % blocks * kBlock;
+      sums[static_cast<size_t>(b)] =
+          SquaresOf(a.gradient + b / blocks * a.n, in_matrix, std::min(a.n, in_matrix + kBlock));
+    }
   });
-  double sum = 0;
-  for (double s : sums) sum += s;
-  *a.sum = static_cast<float>(sum);
+  for (int64_t m = 0; m < a.matrices; ++m) {
+    double sum = 0;
+    for (int64_t b = m * blocks; b < (m + 1) * blocks; ++b) sum += sums[static_cast<size_t>(b)];
+    a.sum[m] = static_cast<float>(sum);
+  }
 }
 
 void Clip(const ClipArgs& a) {

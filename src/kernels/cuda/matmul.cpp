@@ -9,12 +9,12 @@
 namespace espalier::cuda {
 namespace {
 
-bool IsEmpty(const GemmShape& s) { return s.m * s.n * s.k == 0; }
+bool IsEmpty(const GemmShape& s) { return s.blocks * s.m * s.n * s.k == 0; }
 
-/// An empty GEMM: the result is 0, the old c, or the bias.
+/// An empty GEMM: the result is 0, the old c, or the bias. Several blocks follow one another in c.
 void MatmulOfDepth0(const MatmulArgs& a, const LaunchContext& context) {
   const GemmShape& s = a.gemm.shape;
-  if (!a.gemm.accumulate) LaunchClear(a.c.data, s.m * s.n * SizeOf(a.c.dtype), context.stream);
+  if (!a.gemm.accumulate) LaunchClear(a.c.data, s.blocks * s.m * s.n * SizeOf(a.c.dtype), context.stream);
   if (a.bias) AddBias({.x = a.c, .bias = a.bias, .y = a.c, .rows = s.m, .width = s.n}, context);
 }
 

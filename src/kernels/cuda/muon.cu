@@ -30,13 +30,15 @@ __global__ void MuonDirectionKernel(MuonDirectionArgs a) {
   });
 }
 
+/// Matrix blockIdx.y.
 template <typename T, int N>
 __global__ void NormalizeKernel(NormalizeArgs a) {
-  const double norm = sqrt(static_cast<double>(*a.squares));
+  const double norm = sqrt(static_cast<double>(a.squares[blockIdx.y]));
   const auto inverse = static_cast<float>(1 / (norm > a.eps ? norm : a.eps));
-  T* y = a.y.As<T>();
+  const float* from = a.x + blockIdx.y * a.n;
+  T* y = a.y.As<T>() + blockIdx.y * a.n;
   ForElements<N>(a.n, [&](int64_t i, auto lanes) {
-    const auto x = Load(a.x + i, lanes);
+    const auto x = Load(from + i, lanes);
     Store(y + i, Each(lanes, [&](int k) { return x[k] * inverse; }));
   });
 }
@@ -79,10 +81,13 @@ void MuonDirection(const MuonDirectionArgs& a, const LaunchContext& context) {
 }
 
 void Normalize(const NormalizeArgs& a, const LaunchContext& context) {
-  if (a.n == 0) return;
+  if (a.matrices * a.n == 0) return;
+  Require(a.matrices <= kMaxMatrices, "normalize: more than 65535 matrices");
   ForElementType(a.y.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(AreAligned(a.x, a.y.data), [&](auto lanes) {
-      Launch(NormalizeKernel<T, lanes.value>, ElementBlocks(a.n, lanes), dim3(kThreads), 0, context.stream, a);
+    const bool packed = AreAligned(a.x, a.y.data) && (a.matrices == 1 || a.n % kPack<T> == 0);
+    ForLanes<kPack<T>>(packed, [&](auto lanes) {
+      const dim3 blocks(ElementBlocks(a.n, lanes).x, static_cast<unsigned>(a.matrices));
+      Launch(NormalizeKernel<T, lanes.value>, blocks, dim3(kThreads), 0, context.stream, a);
     });
   });
 }

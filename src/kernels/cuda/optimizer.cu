@@ -11,21 +11,23 @@
 namespace espalier::cuda {
 namespace {
 
+/// Of matrix blockIdx.y.
 template <int N>
-__global__ void SumSquaresPartials(const float* g, int64_t n, double* partials) {
+__global__ void SumSquaresPartials(const float* gradients, int64_t n, double* partials) {
+  const float* g = gradients + blockIdx.y * n;
   double sum = 0;
   ForElements<N>(n, [&](int64_t i, auto lanes) {
     const auto x = Load(g + i, lanes);
     for (int k = 0; k < lanes.value; ++k) sum += static_cast<double>(x[k]) * static_cast<double>(x[k]);
   });
   sum = BlockSum(sum);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+  if (threadIdx.x == 0) partials[blockIdx.y * gridDim.x + blockIdx.x] = sum;
 }
 
-/// One block; it has at least as many threads as there are partial sums.
+/// A block for each matrix; it has at least as many threads as there are partial sums of the matrix.
 __global__ void __launch_bounds__(1024) AddSquares(const double* partials, int64_t count, float* out) {
-  const double sum = BlockSum(threadIdx.x < count ? partials[threadIdx.x] : 0.0);
-  if (threadIdx.x == 0) *out = static_cast<float>(sum);
+  const double sum = BlockSum(threadIdx.x < count ? partials[blockIdx.x * count + threadIdx.x] : 0.0);
+  if (threadIdx.x == 0) out[blockIdx.x] = static_cast<float>(sum);
 }
 
 constexpr int kMaxScalars = 256;
@@ -220,13 +222,17 @@ void LaunchAdamw(const AdamwArgs& a, int first, int count, cudaStream_t stream) 
 }  // namespace
 
 void SumSquares(const SumSquaresArgs& a, const LaunchContext& context) {
+  if (a.matrices == 0) return;
+  Require(a.matrices <= kMaxMatrices, "sum_squares: more than 65535 matrices");
   const int64_t parts = SumSquaresParts(a.n);
-  auto* partials = context.Workspace<double>(SumSquaresBytes(a.n));
-  ForLanes<kPack<float>>(AreAligned(a.gradient), [&](auto lanes) {
-    Launch(SumSquaresPartials<lanes.value>, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, context.stream,
-           a.gradient, a.n, partials);
+  const auto matrices = static_cast<unsigned>(a.matrices);
+  auto* partials = context.Workspace<double>(a.matrices * SumSquaresBytes(a.n));
+  const bool packed = AreAligned(a.gradient) && (a.matrices == 1 || a.n % kPack<float> == 0);
+  ForLanes<kPack<float>>(packed, [&](auto lanes) {
+    Launch(SumSquaresPartials<lanes.value>, dim3(static_cast<unsigned>(parts), matrices), dim3(kThreads), 0,
+           context.stream, a.gradient, a.n, partials);
   });
-  Launch(AddSquares, dim3(1), RowThreads(parts, 1, 1024), 0, context.stream, partials, parts, a.sum);
+  Launch(AddSquares, dim3(matrices), RowThreads(parts, 1, 1024), 0, context.stream, partials, parts, a.sum);
 }
 
 /// Adds scalars, as many at a time as a launch takes, into workspace.

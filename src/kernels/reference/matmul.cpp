@@ -18,6 +18,10 @@ double Element(const Array& x, const float* scales, const Gemm& gemm, int64_t i,
 
 void Matmul(const MatmulArgs& a) {
   const GemmShape& s = a.gemm.shape;
+  if (s.blocks != 1) {
+    for (int64_t i = 0; i < s.blocks; ++i) Matmul(a.Block(i));
+    return;
+  }
   std::vector<double> b(static_cast<size_t>(s.k * s.n)), sums(static_cast<size_t>(s.n));
   for (int64_t p = 0; p < s.k; ++p)
     for (int64_t j = 0; j < s.n; ++j)

@@ -14,8 +14,10 @@ void MuonDirection(const MuonDirectionArgs& a) {
 }
 
 void Normalize(const NormalizeArgs& a) {
-  const double norm = std::max(std::sqrt(static_cast<double>(*a.squares)), a.eps);
-  for (int64_t i = 0; i < a.n; ++i) Set(a.y, i, a.x[i] / norm);
+  for (int64_t m = 0; m < a.matrices; ++m) {
+    const double norm = std::max(std::sqrt(static_cast<double>(a.squares[m])), a.eps);
+    for (int64_t i = m * a.n; i < (m + 1) * a.n; ++i) Set(a.y, i, a.x[i] / norm);
+  }
 }
 
 void WeightedSum(const WeightedSumArgs& a) {

@@ -5,9 +5,12 @@
 namespace espalier::reference {
 
 void SumSquares(const SumSquaresArgs& a) {
-  double sum = 0;
-  for (int64_t i = 0; i < a.n; ++i) sum += static_cast<double>(a.gradient[i]) * static_cast<double>(a.gradient[i]);
-  Set(a.sum, 0, sum);
+  for (int64_t m = 0; m < a.matrices; ++m) {
+    double sum = 0;
+    for (int64_t i = m * a.n; i < (m + 1) * a.n; ++i)
+      sum += static_cast<double>(a.gradient[i]) * static_cast<double>(a.gradient[i]);
+    Set(a.sum, m, sum);
+  }
 }
 
 void Clip(const ClipArgs& a) {

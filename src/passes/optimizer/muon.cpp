@@ -8,8 +8,14 @@
 // and for a wide one G = X X^T and X = a X + P X. The matmuls are shared out among the ranks of tp, dp_shard and cp: X
 // is sharded on its longer dim (layout "spread"), so that G, whose size is that of the shorter one, is a sum over them.
 // G and P are sharded on their rows. With n columns, an iteration reduces and gathers n^2 elements twice. Ranks of
-// dp_replicate repeat it. The layers of a chunk are worked off in pairs: the messages of one overlap with the matmuls
-// of the other, and memory holds the matrices G of two layers only.
+// dp_replicate repeat it.
+//
+// A weight of experts is a matrix for each: all of the above happens to each by itself, by matmuls with a dim e of
+// matrices. They go to as many of these axes as have a matrix for each rank (layout "matrices"), where ZeRO has them
+// already if all do: then nothing is sent. What axes are left are spread as above.
+//
+// The layers of a chunk are worked off in pairs: the messages of one overlap with the matmuls of the other, and memory
+// holds the matrices G of two layers only.
 #include "passes/optimizer/muon.hpp"
 
 #include <fmt/core.h>
@@ -59,17 +65,19 @@ class Writer {
     const MuonMatrix& matrix;
     std::string name;
     bool tall;
+    bool each;  ///< matrices of experts
     int direction = -1, squares = -1, x = -1, gram = -1, polynomial = -1;
   };
-
-  static constexpr const char* kRows = "spread,whole";
 
   Step StepOf(const MuonMatrix& matrix) const {
     const Value& parameter = graph_.value(matrix.parameter);
     const Shape& shape = parameter.type.shape;
-    return {matrix, fmt::format("muon/{}", ParameterOf(parameter)), shape[0] >= shape[1]};
+    const bool each = shape.size() == 3;
+    return {matrix, fmt::format("muon/{}", ParameterOf(parameter)), *(shape.end() - 2) >= shape.back(), each};
   }
-  const char* LayoutOfX(const Step& s) const { return s.tall ? kRows : "whole,spread"; }
+  static std::string Layout(const Step& s, const char* dims) { return (s.each ? "matrices," : "") + std::string(dims); }
+  static std::string Rows(const Step& s) { return Layout(s, "spread,whole"); }
+  static std::string LayoutOfX(const Step& s) { return s.tall ? Rows(s) : Layout(s, "whole,spread"); }
 
   int Emit(const Step& s, OpKind kind, std::vector<int> inputs, const std::string& word, Attributes attributes,
            const std::string& layout) {
@@ -82,8 +90,19 @@ class Writer {
     graph_.AddOp(std::move(op));
     return output;
   }
-  int Matmul(const Step& s, int a, int b, const std::string& spec, const std::string& word, const std::string& layout) {
+  /// c = a b by the dims of a matrix in each of them.
+  struct Dims {
+    std::string_view a, b, c;
+  };
+  int Matmul(const Step& s, int a, int b, const Dims& dims, const std::string& word, const std::string& layout) {
+    const char* each = s.each ? "e" : "";
+    const std::string spec = fmt::format("{0}{1},{0}{2}->{0}{3}", each, dims.a, dims.b, dims.c);
     return Emit(s, OpKind::kMatmul, {a, b}, word, {{}, {{"spec", spec}}}, layout);
+  }
+  /// Attributes of an op that treats the matrices of experts one by one.
+  static Attributes ForEach(const Step& s, Attributes attributes) {
+    if (s.each) attributes.numbers["each"] = 1;
+    return attributes;
   }
   int WeightedSum(const Step& s, double alpha, int x, double beta, int y, const std::string& word,
                   const std::string& layout) {
@@ -107,22 +126,25 @@ class Writer {
     if (scalars_.step >= 0) op.inputs.push_back(scalars_.step);
     SetRounding(graph_, deck_, s.matrix.parameter, op.attributes);
     graph_.AddOp(std::move(op));
-    s.squares = Emit(s, OpKind::kSumSquares, {s.direction}, "squares", {}, "");
+    s.squares = Emit(s, OpKind::kSumSquares, {s.direction}, "squares", ForEach(s, {}), "");
   }
   void Normalize(Step& s) {
     const std::string to(Name(deck_.precision.compute));
-    s.x = Emit(s, OpKind::kNormalize, {s.direction, s.squares}, "x", {{{"eps", kEps}}, {{"to", to}}}, LayoutOfX(s));
+    s.x = Emit(s, OpKind::kNormalize, {s.direction, s.squares}, "x", ForEach(s, {{{"eps", kEps}}, {{"to", to}}}),
+               LayoutOfX(s));
   }
-  void Gram(Step& s) { s.gram = Matmul(s, s.x, s.x, s.tall ? "sk,sn->kn" : "sk,nk->sn", "gram", kRows); }
+  void Gram(Step& s) {
+    s.gram = Matmul(s, s.x, s.x, s.tall ? Dims{"sk", "sn", "kn"} : Dims{"sk", "nk", "sn"}, "gram", Rows(s));
+  }
   /// G is symmetric: its rows are its columns.
   void Polynomial(Step& s) {
-    const int square = Matmul(s, s.gram, s.gram, "sk,nk->sn", "square", kRows);
-    s.polynomial = WeightedSum(s, kB, s.gram, kC, square, "polynomial", kRows);
+    const int square = Matmul(s, s.gram, s.gram, {"sk", "nk", "sn"}, "square", Rows(s));
+    s.polynomial = WeightedSum(s, kB, s.gram, kC, square, "polynomial", Rows(s));
   }
   /// So is P.
   void Improve(Step& s, bool last) {
-    const int product = s.tall ? Matmul(s, s.x, s.polynomial, "sk,nk->sn", "product", LayoutOfX(s))
-                               : Matmul(s, s.polynomial, s.x, "sk,kn->sn", "product", LayoutOfX(s));
+    const int product = s.tall ? Matmul(s, s.x, s.polynomial, {"sk", "nk", "sn"}, "product", LayoutOfX(s))
+                               : Matmul(s, s.polynomial, s.x, {"sk", "kn", "sn"}, "product", LayoutOfX(s));
     const std::string layout = last ? graph_.value(s.matrix.parameter).layout + ";state" : LayoutOfX(s);
     s.x = WeightedSum(s, kA, s.x, 1, product, "x", layout);
   }
@@ -139,7 +161,8 @@ class Writer {
   double FactorOf(const Value& parameter) const {
     const Shape& shape = parameter.type.shape;
     const bool in_out = in_out_.contains(std::string(ParameterOf(parameter)));
-    const auto out = static_cast<double>(shape[in_out ? 1 : 0]), in = static_cast<double>(shape[in_out ? 0 : 1]);
+    const auto rows = static_cast<double>(*(shape.end() - 2)), columns = static_cast<double>(shape.back());
+    const double out = in_out ? columns : rows, in = in_out ? rows : columns;
     if (deck_.optimizer.muon_scale == MuonScale::kMatchAdamw) return 0.2 * std::sqrt(std::max(out, in));
     return std::sqrt(std::max(1.0, out / in));
   }
@@ -155,7 +178,7 @@ class Writer {
 bool TrainsWithMuon(const Deck& deck, const Value& parameter) {
   const auto has = [&](std::string_view dim) { return parameter.layout.find(dim) != std::string::npos; };
   const bool in_layer = !has("vocab") && !has("position");
-  return deck.optimizer.name == OptimizerName::kMuon && parameter.type.shape.size() == 2 && in_layer;
+  return deck.optimizer.name == OptimizerName::kMuon && parameter.type.shape.size() >= 2 && in_layer;
 }
 
 void AppendMuon(Graph& graph, const Deck& deck, const std::vector<MuonMatrix>& matrices, const MuonScalars& scalars) {

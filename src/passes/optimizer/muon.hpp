@@ -8,11 +8,11 @@
 
 namespace espalier {
 
-/// Whether Muon trains a parameter: with optimizer.name = "muon" the matrices of the layers. Embeddings, learned
-/// positions, head and vectors have AdamW.
+/// Whether Muon trains a parameter: with optimizer.name = "muon" the matrices of the layers, those of experts and
+/// routers, too. Embeddings, learned positions, head and vectors have AdamW.
 bool TrainsWithMuon(const Deck& deck, const Value& parameter);
 
-/// A matrix with its reduced gradient, which has the layout of the optimizer state.
+/// A matrix, or those of all experts [e,n,k], with the reduced gradient, which has the layout of the optimizer state.
 struct MuonMatrix {
   int parameter, gradient;
   int layer;

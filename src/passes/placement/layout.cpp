@@ -16,6 +16,19 @@ std::vector<Axis> Chain(AxisSet outer, AxisSet inner) {
   return axes;
 }
 
+/// Matrices of experts go to all ranks on which a matrix is left for each, first those that share experts.
+std::vector<Axis> AxesOfMatrices(int64_t matrices, const Deck& deck, const Mesh& mesh) {
+  const AxisSet experts = ExpertAxes(deck.parallel);
+  std::vector<Axis> axes = Chain(experts, (kStateAxes | kTensorAxes) - experts);
+  std::erase_if(axes, [&](Axis a) {
+    const int64_t inside = RowOf(a).division == Division::kOfWhole ? mesh.GroupSize(FactorsInside(a)) : 1;
+    if (mesh.Degree(a) * inside > matrices) return true;
+    matrices /= mesh.Degree(a);
+    return false;
+  });
+  return axes;
+}
+
 std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   // Ranks that share experts have neighbouring samples, so that a gather brings them together.
@@ -55,9 +68,12 @@ Placements LayoutPlacements(const Value& value, const Deck& deck, const Mesh& me
   Placements placements;
   while (!rest.empty()) {
     const size_t n = std::min(rest.find(','), rest.size());
+    const AxisSet taken = placements.Sharded();  // of "spread" by matrices
+    const auto axes = rest.starts_with("matrices") ? AxesOfMatrices(value.type.shape.at(0), deck, mesh)
+                                                   : AxesOf(rest.substr(0, n), deck);
     std::vector<Axis>& dim = placements.dims.emplace_back();
-    for (Axis a : AxesOf(rest.substr(0, n), deck))
-      if (mesh.Degree(a) > 1) dim.push_back(a);
+    for (Axis a : axes)
+      if (mesh.Degree(a) > 1 && !taken.Has(a)) dim.push_back(a);
     rest.remove_prefix(std::min(n + 1, rest.size()));
   }
   if (state && !placements.dims.empty()) {

@@ -93,6 +93,22 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
     overrides.insert(overrides.end(), {"precision.moments=bf16", std::string("optimizer.name=") + optimizer});
     for (const KernelKey& key : KeysOf(overrides, 8)) kinds.insert(key.kind);
   }
+  // Muon's matmuls of experts have as many matrices as a rank has experts.
+  std::set<std::string> of_experts;
+  for (const char* layout : {"111", "222"}) {
+    std::vector<std::string> overrides = Layout(layout);
+    overrides.insert(overrides.end(), {"optimizer.name=muon", "experts.count=8", "experts.per_token=2",
+                                       "experts.ffn_dim=23", "experts.buffer=1"});
+    for (const KernelKey& key : KeysOf(overrides, RanksOf(layout)))
+      if (key.variant.find("spec=esk") != key.variant.npos || key.variant.find("each=1") != key.variant.npos) {
+        EXPECT_EQ(key.sizes.at(0), layout[0] == '1' ? 8 : 2) << Name(key.kind) << " " << key.variant;
+        of_experts.insert(fmt::format("{} {}", Name(key.kind), key.variant));
+      }
+  }
+  EXPECT_EQ(of_experts,
+            std::set<std::string>({"matmul f32,f32->f32 spec=esk,ekn->esn", "matmul f32,f32->f32 spec=esk,enk->esn",
+                                   "matmul f32,f32->f32 spec=esk,esn->ekn", "normalize f32,f32->f32 to=f32 each=1",
+                                   "sum_squares f32->f32 each=1"}));
   for (const char* scaling : {"tensor", "row"})
     for (const bool gpt2 : {false, true}) {
       std::vector<std::string> overrides = Layout("222");

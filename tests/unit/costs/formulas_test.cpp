@@ -52,6 +52,26 @@ TEST(ClusterFiles, OfInputsLoadAndPrintBack) {
   EXPECT_EQ(Shipped("h200-8x400g").compute.bf16_tflops, Shipped("h100-8x400g").compute.bf16_tflops);
 }
 
+// Muon's matmuls of experts: each matrix has tiles of its own.
+TEST(MatmulFormula, CountsMatricesOneByOne) {
+  const Cluster cluster = Shipped("h100-8x400g");
+  const auto local = [](const char* spec, Shape a, Shape b, Shape c) {
+    Op op{OpKind::kMatmul, {}, {}, {{}, {{"spec", spec}}}};
+    return LocalOp{op, {a, b}, {c}, Dtype::kBf16, {Dtype::kBf16, Dtype::kBf16}, {Dtype::kBf16}};
+  };
+  for (const auto& [spec, a, b, c] :
+       {std::tuple{"esk,enk->esn", Shape{16, 768, 2048}, Shape{16, 768, 2048}, Shape{16, 768, 768}},
+        {"esk,ekn->esn", Shape{16, 768, 768}, Shape{16, 768, 2048}, Shape{16, 768, 2048}},
+        {"esk,esn->ekn", Shape{16, 2048, 768}, Shape{16, 2048, 768}, Shape{16, 768, 768}}}) {
+    const LocalOp each = local(spec, a, b, c);
+    const MatmulShape shape = MatmulShapeOf(each, false);
+    EXPECT_EQ(shape.batch, 16) << spec;
+    EXPECT_EQ(std::tuple(shape.m, shape.n), std::tuple(c[1], c[2])) << spec;
+    EXPECT_EQ(2.0 * 16 * double(shape.m * shape.n * shape.k), Define(OpKind::kMatmul).kernel.work.flops(each)) << spec;
+    EXPECT_EQ(MatmulShapeOf(local(spec, {0, a[1], a[2]}, {0, b[1], b[2]}, {0, c[1], c[2]}), false).m, 0) << spec;
+  }
+}
+
 // The fastest shapes reach the best measured rate of any shape: 271, 794 and 794 TFLOP/s (MAMF, stas00/ml-engineering).
 TEST(MatmulFormula, ReachesTheBestMeasuredRate) {
   for (const auto& [name, measured] :

@@ -115,5 +115,76 @@ TEST(KernelsMuon, MatmulsOfMatrices) {
   }
 }
 
+/// Matrix e of a tensor [e,n,k].
+OwnedTensor MatrixOf(const OwnedTensor& x, int64_t e) {
+  const int64_t rows = x.shape()[1], columns = x.shape()[2];
+  OwnedTensor matrix(x.dtype(), {rows, columns});
+  for (int64_t i = 0; i < rows * columns; ++i) matrix.Set(i, x[e * rows * columns + i]);
+  return matrix;
+}
+
+/// The results of a call on all matrices are those of calls on each of them, bit by bit.
+void CheckEach(const Case& all, std::string_view spec_of_one) {
+  const std::vector<OwnedTensor> results = all.Tested();
+  for (int64_t e = 0; e < all.inputs[0].shape()[0]; ++e) {
+    Case one = all;
+    one.attributes.numbers.erase("each");
+    if (!spec_of_one.empty()) one.attributes.texts["spec"] = spec_of_one;
+    for (OwnedTensor& x : one.inputs) {
+      if (x.shape().size() == 3)
+        x = MatrixOf(x, e);
+      else
+        x = Scalar(x[e]);
+    }
+    OwnedTensor& result = one.outputs[0];
+    result = result.shape().size() == 3 ? MatrixOf(result, e) : OwnedTensor(kF32, {});
+    const OwnedTensor expected = one.Tested()[0];
+    if (expected.shape().empty())
+      EXPECT_EQ(results[0][e], expected[0]) << e;
+    else
+      EXPECT_TRUE(MatrixOf(results[0], e).SameBits(expected)) << all.op << " of matrix " << e;
+  }
+}
+
+// Of experts: each matrix by itself, whether matrices are multiples of 16 bytes or not; none, and matrices without
+// rows.
+TEST(KernelsMuon, MatmulsOfManyMatrices) {
+  Random random;
+  for (Dtype dtype : {kF32, kBf16})
+    for (const auto& [count, m, n, k] : std::vector<std::array<int64_t, 4>>{
+             {5, 37, 23, 19}, {3, 32, 16, 64}, {1, 7, 5, 3}, {0, 7, 5, 3}, {4, 7, 5, 0}, {4, 0, 5, 3}}) {
+      const auto check = [&, e = count](const std::string& spec, Shape a, Shape b, int64_t rows, int64_t columns,
+                                        int64_t depth, const char* of_one) {
+        const Case c{"matmul",
+                     {random.Real(dtype, a), random.Real(dtype, b)},
+                     {OwnedTensor(dtype, {e, rows, columns})},
+                     {{}, {{"spec", spec}}}};
+        Check(c, SumBound(depth, 1));
+        CheckEach(c, of_one);
+      };
+      check("esk,enk->esn", {count, m, k}, {count, n, k}, m, n, k, "sk,nk->sn");
+      check("esk,ekn->esn", {count, m, k}, {count, k, n}, m, n, k, "sk,kn->sn");
+      check("esk,esn->ekn", {count, k, m}, {count, k, n}, m, n, k, "sk,sn->kn");
+    }
+}
+
+TEST(KernelsMuon, NormsOfManyMatrices) {
+  Random random;
+  for (const Shape& shape : std::vector<Shape>{{5, 37, 19}, {3, 300, 300}, {1, 7, 5}, {0, 7, 5}, {4, 0, 5}}) {
+    const OwnedTensor x = random.Real(kF32, shape);
+    const Case squares{"sum_squares", {x}, {OwnedTensor(kF32, {shape[0]})}, {{{"each", 1}}, {}}};
+    Check(squares, 0);
+    CheckEach(squares, "");
+    for (Dtype dtype : {kF32, kBf16}) {
+      const Case c{"normalize",
+                   {x, random.Real(kF32, {shape[0]}, 1, 9)},
+                   {OwnedTensor(dtype, shape)},
+                   {{{"eps", 1e-7}, {"each", 1}}, {{"to", std::string(Name(dtype))}}}};
+      Check(c, SumBound(4, 1));
+      CheckEach(c, "");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace espalier::testing

@@ -117,7 +117,7 @@ class PyTorchTraining : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Models, PyTorchTraining,
                          ::testing::Values("llama_adamw", "gpt2_adamw", "llama_recipe", "gpt2_recipe", "llama_muon",
-                                           "gpt2_muon"),
+                                           "gpt2_muon", "mixtral_muon"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(PyTorchTraining, EveryStep) {

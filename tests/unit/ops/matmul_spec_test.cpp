@@ -20,6 +20,7 @@ const std::vector<Expected> kExpected = {
     {"bsk,nk->bsn", "k"}, {"bsn,nk->bsk", "n"},        {"bsn,bsk->nk", "bs", true}, {"bsk,kn->bsn", "k"},
     {"bsn,kn->bsk", "n"}, {"bsk,bsn->kn", "bs", true}, {"nbs,kbs->nk", "bs", true}, {"kbs,nbs->kn", "bs", true},
     {"sk,nk->sn", "k"},   {"sk,kn->sn", "k"},          {"sk,sn->kn", "s"}};
+const std::vector<Expected> kOfMatrices = {{"esk,enk->esn", "k"}, {"esk,ekn->esn", "k"}, {"esk,esn->ekn", "s"}};
 
 TEST(MatmulSpec, ContractsTheDimsThatAreNotInTheResult) {
   for (const auto& [text, contracted, weight_gradient] : kExpected) {
@@ -36,6 +37,19 @@ TEST(MatmulSpec, ContractsTheDimsThatAreNotInTheResult) {
       EXPECT_EQ(inner == contracted, spec.IsContracted(operand.back())) << text;
       EXPECT_TRUE(inner == contracted || operand == contracted + inner) << text;
     }
+  }
+}
+
+TEST(MatmulSpec, MatricesOneByOneAreThoseOfTheirSpec) {
+  for (const auto& [text, contracted, weight_gradient] : kOfMatrices) {
+    const MatmulSpec each = Matmul(text);
+    EXPECT_TRUE(each.HasMatrices()) << text;
+    const MatmulSpec one = Matmul(each.a.substr(1) + "," + each.b.substr(1) + "->" + each.result.substr(1));
+    EXPECT_FALSE(one.HasMatrices()) << text;
+    EXPECT_EQ(each.InnerDims(each.a), one.InnerDims(one.a)) << text;
+    EXPECT_EQ(each.InnerDims(each.b), one.InnerDims(one.b)) << text;
+    EXPECT_EQ(each.MakesWeightGradient(), weight_gradient) << text;
+    EXPECT_TRUE(each.IsContracted(contracted[0]) && !each.IsContracted('e')) << text;
   }
 }
 

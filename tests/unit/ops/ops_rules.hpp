@@ -477,6 +477,23 @@ inline const std::vector<Rule> kOtherRules = {
     {"matmul spec=sk,nk->sn", "bf16[7,11{dp_shard}] bf16[7,11{dp_shard}]", "bf16[7,7]+sum{dp_shard}"},
     {"matmul spec=sk,nk->sn", "bf16[7{dp_shard},7] bf16[7,7]", "bf16[7{dp_shard},7]"},
     {"matmul spec=sk,kn->sn", "bf16[7,7] bf16[7,11{dp_shard}]", "bf16[7,11{dp_shard}]"},
+    // Of experts one by one: on each dim of the matrices as above, and on the one that counts them.
+    {"muon_direction beta=0.9 nesterov=1", "f32[] f32[] f32[13{ep},11{dp_shard},7{tp}] f32[13{ep},11{dp_shard},7{tp}]",
+     "f32[13{ep},11{dp_shard},7{tp}] f32[13{ep},11{dp_shard},7{tp}]"},
+    {"sum_squares each=1", "f32[13,11,7]", "f32[13]"},
+    {"sum_squares each=1", "f32[13{ep},11{tp},7]", "f32[13{ep}]+sum{tp}"},
+    {"sum_squares each=1", "f32[13,11,7{tp}]", "f32[13]+sum{tp}"},
+    {"normalize to=f32 eps=1e-7 each=1", "f32[13{ep},11,7{tp}] f32[13{ep}]", "f32[13{ep},11,7{tp}]"},
+    {"normalize to=bf16 eps=1e-7 each=1", "f32[13{ep},11,7] f32[13]", "error: inputs disagree on the axes of dim a"},
+    {"weighted_sum alpha=2 beta=3", "bf16[13{ep},11,7{tp}] bf16[13{ep},11,7{tp}]", "bf16[13{ep},11,7{tp}]"},
+    {"muon_update weight_decay=0.1 factor=2 copy=bf16", "f32[] f32[] f32[13{ep},11,7{tp}] bf16[13{ep},11,7{tp}]",
+     "f32[13{ep},11,7{tp}] bf16[13{ep},11,7{tp}]"},
+    {"matmul spec=esk,esn->ekn", "bf16[13{ep},11{dp_shard},7] bf16[13{ep},11{dp_shard},7]",
+     "bf16[13{ep},7,7]+sum{dp_shard}"},
+    {"matmul spec=esk,enk->esn", "bf16[13,7,11{dp_shard}] bf16[13,7,11{dp_shard}]", "bf16[13,7,7]+sum{dp_shard}"},
+    {"matmul spec=esk,enk->esn", "f32[13{ep},7{dp_shard},7] f32[13{ep},7,7]", "f32[13{ep},7{dp_shard},7]"},
+    {"matmul spec=esk,ekn->esn", "bf16[13{ep},7,7] bf16[13{ep},7,11{dp_shard}]", "bf16[13{ep},7,11{dp_shard}]"},
+    {"matmul spec=esk,ekn->esn", "bf16[13{ep},7,7] bf16[13,7,11]", "error: inputs disagree on the axes of dim e"},
 
     // A ring passes on whatever its members hold.
     {"ring_shift", "bf16[3,12{cp},10] f32[3,12{cp},10]", "bf16[3,12{cp},10] f32[3,12{cp},10]"},

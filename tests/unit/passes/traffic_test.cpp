@@ -364,6 +364,33 @@ TEST_P(Traffic, IsTheClosedFormOnEveryRank) {
   }
 }
 
+/// What is sent for Muon's iterations on weights of experts.
+std::set<OpKind> SentForExperts(std::vector<std::string> overrides, int ranks) {
+  overrides.insert(overrides.end(), {"optimizer.name=muon", "experts.per_token=2", "experts.ffn_dim=20"});
+  const Compilation c = Compile(SmallDeck(overrides), ranks, Purpose::kTrain);
+  std::set<OpKind> kinds;
+  for (const Op& op : c.graph->ops)
+    for (int input : op.inputs)
+      if (const std::string& name = c.graph->value(input).name;
+          IsCommunication(op.kind) && name.starts_with("muon/") && name.find(".experts.") != name.npos)
+        kinds.insert(op.kind);
+  return kinds;
+}
+
+TEST(MuonTraffic, OfExpertsIsNothingWhereEveryRankHasAMatrix) {
+  const std::set<OpKind> none;
+  for (const char* count : {"experts.count=4", "experts.count=6", "experts.count=8"}) {
+    for (const char* zero : {"parallel.zero=1", "parallel.zero=3"})
+      EXPECT_EQ(SentForExperts({"parallel.dp_shard=4", zero, count}, 4), none) << count << " " << zero;
+    EXPECT_EQ(SentForExperts({"parallel.dp_shard=2", "parallel.tp=2", count}, 4), none) << count;
+    EXPECT_EQ(SentForExperts({"parallel.dp_shard=4", "parallel.ep=2", count}, 4), none) << count;
+    EXPECT_EQ(SentForExperts({"parallel.dp_replicate=2", "parallel.tp=2", "parallel.ep=2", count}, 4), none) << count;
+  }
+  const std::vector<std::string> four = {"parallel.dp_shard=2", "parallel.tp=2", "experts.count=3"};
+  EXPECT_TRUE(SentForExperts(four, 4).contains(OpKind::kReduceScatter)) << "three matrices on four ranks";
+  EXPECT_TRUE(SentForExperts(four, 4).contains(OpKind::kAllGather));
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, Traffic, testing::ValuesIn(kCases), [](const auto& info) {
   std::string name = info.param.name;
   for (char& ch : name)

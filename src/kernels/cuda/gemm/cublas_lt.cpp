@@ -117,7 +117,7 @@ CublasGemm::CublasGemm(const Gemm& p)
       second_(LayoutOf(p.input, SecondOperand(p.shape))),
       result_(LayoutOf(p.output, ResultOf(p.shape))) {
   if (p.shape.blocks == 1) return;
-  SetBlocks(first_.get(), p.shape.blocks, 0);
+  SetBlocks(first_.get(), p.shape.blocks, p.shape.b_block);
   SetBlocks(second_.get(), p.shape.blocks, p.shape.a_block);
   SetBlocks(result_.get(), p.shape.blocks, p.shape.c_block);
 }

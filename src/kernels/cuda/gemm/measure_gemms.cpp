@@ -34,20 +34,20 @@ DeviceMemory Allocate(int64_t bytes) {
 struct Operands {
   explicit Operands(const GemmDemand& demand)
       : a(Allocate(Bytes(demand.gemm, ElementsOfA(demand.gemm.shape)))),
-        b(Allocate(demand.gemm.shape.k * demand.gemm.shape.n * SizeOf(demand.gemm.TypeOfB()))),
+        b(Allocate(ElementsOfB(demand.gemm.shape) * SizeOf(demand.gemm.TypeOfB()))),
         bias(demand.gemm.bias ? Allocate(demand.gemm.shape.n * SizeOf(demand.gemm.output)) : nullptr),
         scales(demand.gemm.scales == Scales::kNone ? nullptr : Allocate(ScaleBytes(demand.gemm))),
         c(Allocate(ElementsOfC(demand.gemm.shape) * 4)),
         workspace(Allocate(demand.workspace_bytes)),
         workspace_bytes(demand.workspace_bytes) {
     FillWithNumbers(a.get(), Bytes(demand.gemm, ElementsOfA(demand.gemm.shape)), demand.gemm.input);
-    FillWithNumbers(b.get(), demand.gemm.shape.k * demand.gemm.shape.n * SizeOf(demand.gemm.TypeOfB()),
-                    demand.gemm.TypeOfB());
+    FillWithNumbers(b.get(), ElementsOfB(demand.gemm.shape) * SizeOf(demand.gemm.TypeOfB()), demand.gemm.TypeOfB());
     if (bias) FillWithNumbers(bias.get(), demand.gemm.shape.n * SizeOf(demand.gemm.output), demand.gemm.output);
     if (scales) FillWithNumbers(scales.get(), ScaleBytes(demand.gemm), Dtype::kF32);
     CUDA_CALL(cudaMemset(c.get(), 0, static_cast<size_t>(ElementsOfC(demand.gemm.shape) * 4)));
   }
   static int64_t ElementsOfA(const GemmShape& s) { return (s.blocks - 1) * s.a_block + s.m * s.k; }
+  static int64_t ElementsOfB(const GemmShape& s) { return (s.blocks - 1) * s.b_block + s.k * s.n; }
   static int64_t ElementsOfC(const GemmShape& s) { return (s.blocks - 1) * s.c_block + s.m * s.n; }
   /// Enough for either operand; the values do not matter.
   static int64_t ScaleBytes(const Gemm& gemm) { return std::max(gemm.shape.m, gemm.shape.n) * SizeOf(Dtype::kF32); }

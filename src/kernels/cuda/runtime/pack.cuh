@@ -142,6 +142,9 @@ inline constexpr int kThreads = 256;
 
 inline unsigned Clamped(int64_t n, int64_t max) { return static_cast<unsigned>(n < 1 ? 1 : n < max ? n : max); }
 
+/// Matrices of a launch that has a row of blocks for each.
+inline constexpr int64_t kMaxMatrices = 65535;
+
 /// Blocks for n elements in packs, at most enough to fill a GPU several times over.
 inline dim3 ElementBlocks(int64_t n, int lanes) {
   return dim3(Clamped((n + kThreads * lanes - 1) / (kThreads * lanes), 8192));

@@ -36,7 +36,7 @@
 //                         logits T[b,s,e], [bias f32[e]] -> weights f32[b,s,k], chosen experts i32[b,s,k]
 //   expert_load + {experts}
 //                         chosen -> how often each expert was chosen f32[e]
-//   largest               f32 of any shape, ... -> the largest element of each f32[n]
+//   concatenate           f32 of any shape, ... -> the elements of all, one input after the other f32[n]
 //   bias_update {rate}    apply f32[], bias f32[e], load of all experts f32[f] -> the bias, in place
 //   route_grad {same}     logits, chosen, dweights f32[b,s,k] -> dlogits
 //   balance {scores}      logits, chosen -> sums of scores f32[b,e], how often chosen f32[b,e], sum of squared log
@@ -372,14 +372,14 @@ struct ExpertLoadArgs {
   bool accumulate;
 };
 
-/// largest[i] = the largest element of input i.
-struct LargestArgs {
+/// y = the elements of all inputs, one after the other.
+struct ConcatenateArgs {
   struct Input {
-    const float* x;  ///< f32[n], at least one element
+    const float* x;  ///< f32[n]
     int64_t n;
   };
   std::vector<Input> inputs;
-  float* largest;  ///< f32[inputs]
+  float* y;  ///< f32[elements of all inputs]
 };
 
 /// bias += rate sign(mean of loads - load), of the experts from `first` on.

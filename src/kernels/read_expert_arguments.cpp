@@ -94,10 +94,15 @@ ExpertLoadArgs ReadArguments(const KernelCall& call) {
 }
 
 template <>
-LargestArgs ReadArguments(const KernelCall& call) {
+ConcatenateArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  LargestArgs args{{}, r.OutF32(0)};
-  for (size_t i = 0; i < call.inputs.size(); ++i) args.inputs.push_back({r.InF32(i), Volume(r.In(i).shape)});
+  ConcatenateArgs args{{}, r.OutF32(0)};
+  int64_t elements = 0;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    args.inputs.push_back({r.InF32(i), Volume(r.In(i).shape)});
+    elements += args.inputs.back().n;
+  }
+  CHECK(elements == Volume(r.Out(0).shape), "concatenate: {} elements into {}", elements, ToString(r.Out(0).shape));
   return args;
 }
 

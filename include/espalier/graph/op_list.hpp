@@ -16,7 +16,7 @@
   KERNEL("route", Route)                                   \
   KERNEL("route_grad", RouteGrad)                          \
   KERNEL("expert_load", ExpertLoad)                        \
-  KERNEL("largest", Largest)                               \
+  KERNEL("concatenate", Concatenate)                       \
   KERNEL("bias_update", BiasUpdate)                        \
   KERNEL("balance", Balance)                               \
   KERNEL("balance_grad", BalanceGrad)                      \

@@ -113,18 +113,16 @@ TEST(KernelsRoute, ExpertLoadCountsAndBiasesFollow) {
   }
 }
 
-TEST(KernelsRoute, LargestOfEachInput) {
+TEST(KernelsRoute, ConcatenateKeepsTheOrderOfInputs) {
   Random random;
-  Case c{"largest",
-         {random.Real(kF32, {13}, -9, 9), random.Real(kF32, {}, -9, -8), random.Real(kF32, {3, 701}, -9, 9)},
-         {OwnedTensor(kF32, {3})}};
-  c.inputs[0].Set(12, 11);
-  c.inputs[2].Set(1500, 10);
+  const Case c{"concatenate",
+               {random.Real(kF32, {13}, -9, 9), random.Real(kF32, {}, -9, 9), random.Real(kF32, {3, 701}, -9, 9)},
+               {OwnedTensor(kF32, {13 + 1 + 3 * 701})}};
   Check(c, 0);
-  const OwnedTensor largest = c.Tested()[0];
-  EXPECT_EQ(largest[0], 11);
-  EXPECT_EQ(largest[1], c.inputs[1][0]);
-  EXPECT_EQ(largest[2], 10);
+  const OwnedTensor y = c.Tested()[0];
+  int64_t at = 0;
+  for (const OwnedTensor& input : c.inputs)
+    for (int64_t i = 0; i < input.Count(); ++i) EXPECT_EQ(y[at++], input[i]);
 }
 
 // A NaN is below all numbers, and no expert is chosen twice.

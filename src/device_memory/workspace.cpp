@@ -57,6 +57,7 @@ int64_t Balance(const LocalOp& op) {
   const Shape& logits = op.inputs[0];
   return BalanceBytes(logits[0], logits[1], logits[2]);
 }
+int64_t RouterEntropy(const LocalOp& op) { return EntropyBytes(op.inputs[0][0] * op.inputs[0][1]); }
 int64_t Dispatch(const LocalOp& op) { return DispatchBytes(Volume(op.inputs[1]), op.outputs[2].at(0)); }
 
 /// The gradient of weights has their shape [e,n,k], the other products have them as input.
@@ -128,6 +129,7 @@ constexpr Workspace kWorkspaces[] = {
     {OpKind::kMatmul, Matmul},
     {OpKind::kMean, Clip},
     {OpKind::kQuantize, Quantize},
+    {OpKind::kRouterEntropy, RouterEntropy},
     {OpKind::kRowNormWeightGrad, HeadSums},
     {OpKind::kRmsNormBackward, TokenSumsInPass<1>},
     {OpKind::kRmsNormWeightGrad, TokenSums<1>},

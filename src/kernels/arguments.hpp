@@ -45,6 +45,8 @@
 //                         logits, how often chosen -> dlogits
 //   router_loss + {balance, z_loss}
 //                         the outputs of balance -> balance loss, z-loss f32[]
+//   router_entropy + {scores}
+//                         logits -> sum over tokens of the entropy of their scores f32[]
 //   dispatch {pass}       x T[b,s,d], chosen i32[b,s,k], weights f32[b,s,k] -> rows T[e,b,r,d], their weights
 //                         f32[e,b,r] and experts i32[e,b,r], the row of each token's experts i32[1,b,s,k]
 //   dispatch_grad +       drows, f32[e,b,r] of their weights, places i32[1,b,s,k] -> dx, dweights
@@ -410,6 +412,14 @@ struct BalanceGradArgs {
   int64_t batch, tokens, experts;
   bool sigmoid;
   double balance, z_loss;
+};
+
+/// entropy = sum over tokens of - sum over experts of p log(p), p the scores of a token divided by their sum.
+struct RouterEntropyArgs {
+  Array logits;    ///< T[tokens,experts]
+  float* entropy;  ///< f32[]
+  int64_t tokens, experts;
+  bool sigmoid, accumulate;
 };
 
 /// balance_loss = balance sum of counts sums, z = z_loss sum of squares.

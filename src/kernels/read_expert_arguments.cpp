@@ -147,6 +147,13 @@ RouterLossArgs ReadArguments(const KernelCall& call) {
 }
 
 template <>
+RouterEntropyArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& logits = r.In(0);
+  return {r.InFloats(0), r.OutF32(0), TokensOf(logits), logits.shape.at(2), UsesSigmoid(r), call.accumulate};
+}
+
+template <>
 DispatchArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const ExpertRows rows = ExpertRowsOf(r.Out(0), r.Out(3));

@@ -184,14 +184,18 @@ class Optimizer {
   int Concatenate(std::vector<int> inputs, Role role, int chunk, const std::string& name) {
     return Emit(OpKind::kConcatenate, std::move(inputs), role, head_layer_, chunk, name, "");
   }
-  /// The loads of each layer, in the order of layers, on the stage of chunk 0. Those of a chunk are one message.
+  /// The loads and the entropy of each layer, in the order of layers, on the stage of chunk 0. Those of a chunk are one
+  /// message.
   int RouterNumbers(const std::map<std::string, int>& loads) {
-    std::map<int, std::map<int, int>> by_chunk;  // by layer
-    for (const auto& [name, load] : loads) by_chunk[graph_.value(load).chunk][LayerOf(graph_.Find(name))] = load;
+    const std::map<std::string, int> entropies = Totals(kEntropySuffix, "");
+    std::map<int, std::map<int, std::vector<int>>> by_chunk;  // by layer
+    for (const auto& [name, load] : loads)
+      by_chunk[graph_.value(load).chunk][LayerOf(graph_.Find(name))] = {
+          load, entropies.at(RouterOf(name) + std::string(kEntropySuffix))};
     std::map<int, int> chunks;  // by their first layers
     for (const auto& [chunk, layers] : by_chunk) {
       std::vector<int> inputs;
-      for (const auto& [layer, load] : layers) inputs.push_back(load);
+      for (const auto& [layer, numbers] : layers) inputs.insert(inputs.end(), numbers.begin(), numbers.end());
       chunks[layers.begin()->first] =
           Concatenate(std::move(inputs), Role::kS, chunk, fmt::format("{}.of{}", kRouterNumbers, chunk));
     }

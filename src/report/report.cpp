@@ -24,6 +24,7 @@ constexpr std::string_view kShortest = "{}";
 constexpr std::string_view kMilliseconds = "{:.3f}";
 constexpr std::string_view kRate = "{:.1f}";
 constexpr std::string_view kFraction = "{:.4g}";
+constexpr std::string_view kSixDigits = "{:.6g}";
 constexpr std::string_view kWhole = "{:.0f}";
 
 /// Lines of a run with the loads of all experts, at most, besides the last: those of 61 layers of 256 experts have some
@@ -187,6 +188,7 @@ void Reporter::Step(const StepRecord& record) {
   if (!record.experts_max_load.empty() && !options_.sleeps)
     line.Number("experts_max_load", std::ranges::max(record.experts_max_load), kFraction)
         .Raw("experts_max_loads", NumbersArray(record.experts_max_load, kFraction));
+  if (record.router_entropy && !options_.sleeps) line.Number("router_entropy", *record.router_entropy, kSixDigits);
   if (!record.experts_loads.empty() && !options_.sleeps && HasLoads(record.step))
     line.Raw("experts_loads", LoadsArray(record.experts_loads));
   line.Number("lr", record.lr, kShortest);

@@ -36,10 +36,13 @@ void TakeParts(StepRecord& record, const Breakdown& traced) {
 void TakeRouters(StepRecord& record, const std::vector<float>& numbers, const Deck::Model::Experts& experts,
                  double tokens) {
   const double mean = tokens * double(experts.per_token) / double(experts.count);
-  for (auto layer = numbers.begin(); layer != numbers.end(); layer += experts.count) {
+  double entropy = 0;
+  for (auto layer = numbers.begin(); layer != numbers.end(); layer += experts.count + 1) {
     const std::vector<double>& loads = record.experts_loads.emplace_back(layer, layer + experts.count);
     record.experts_max_load.push_back(std::ranges::max(loads) / mean);
+    entropy += double(layer[experts.count]) / tokens;
   }
+  record.router_entropy = entropy / double(record.experts_loads.size());
 }
 
 /// A setting that may get a run past a step that stopped it.

@@ -1,7 +1,7 @@
 """Routing that sends all tokens to one expert: large steps of the router's biases choose one expert for all tokens of a
 step. Whatever ranks share experts and however large their pools are, losses are those of one rank, loads are equal, and
 every rank uses the memory that was planned. What was trained so is evaluated and sampled. Needs ESPALIER."""
-import os, shutil
+import math, os, shutil
 
 from support.runs import Checks, ROOT, difference, launch, planned_peaks, scratch, train
 
@@ -40,6 +40,8 @@ def main():
                     "largest loads are those of the counts")
         alone = [layer for step in counts for layer in step if sorted(layer) == [0] * (COUNT - 1) + [TOKENS]]
         checks.that(len(alone) > 0, f"in {len(alone)} layers of steps one expert serves all tokens")
+        entropy = one.curve("router_entropy")
+        checks.that(all(0 < value <= math.log(COUNT) for value in entropy), f"entropies of routers: {entropy}")
         for ranks, layout in LAYOUTS + CHUNKS:
             for buffer in BUFFERS[2:3] if (ranks, layout) in CHUNKS else BUFFERS:
                 keys = [*MODEL, *layout, f"experts.buffer={buffer}"]
@@ -49,6 +51,8 @@ def main():
                 checks.that(apart <= RTOL, f"{what}: losses of one rank to {apart:.1e}")
                 checks.that((run.curve("experts_max_load"), run.curve("experts_max_loads")) == loads
                             and run.curve("experts_loads") == counts, f"{what}: loads")
+                apart = difference(run.curve("router_entropy"), entropy)
+                checks.that(apart <= RTOL, f"{what}: entropies of one rank to {apart:.1e}")
                 if ranks == 4 and buffer == 1:
                     check_uses(checks, run)
                 checks.that(run.end["rank_peak_bytes"] == planned_peaks(folder, ranks, keys),

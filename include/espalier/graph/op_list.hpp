@@ -21,6 +21,7 @@
   KERNEL("balance", Balance)                               \
   KERNEL("balance_grad", BalanceGrad)                      \
   KERNEL("router_loss", RouterLoss)                        \
+  KERNEL("router_entropy", RouterEntropy)                  \
   KERNEL("dispatch", Dispatch)                             \
   KERNEL("dispatch_grad", DispatchGrad)                    \
   KERNEL("combine", Combine)                               \

@@ -14,7 +14,10 @@ inline std::string LoadName(std::string_view router) { return std::string(router
 /// The router of one of its values.
 inline std::string RouterOf(std::string_view value) { return std::string(value.substr(0, value.rfind('.'))); }
 
-/// The result with the loads of each layer with experts. Only the first stage has it.
+/// The value with the sum over tokens of the entropy of a router's scores.
+inline constexpr std::string_view kEntropySuffix = ".entropy";
+
+/// The result with the loads of each layer with experts and, after them, its entropy. Only the first stage has it.
 inline constexpr std::string_view kRouterNumbers = "router_numbers";
 
 inline constexpr std::string_view kBalanceLoss = "balance_loss", kRouterZLoss = "router_z_loss";

@@ -34,6 +34,7 @@ struct StepRecord {
   /// Tokens of the expert that most chose, relative to the mean of the layer's experts, by layer with experts.
   std::vector<double> experts_max_load = {};
   std::vector<std::vector<double>> experts_loads = {};  ///< tokens of each expert, by layer with experts
+  std::optional<double> router_entropy = {};            ///< in nats, mean over tokens and layers with experts
   double lr = 0;
   int64_t tokens = 0;  ///< so far
   double step_ms = 0;

@@ -93,7 +93,7 @@ TEST(Page, ListsWhatIsOutOfTheOrdinary) {
 
 TEST(Page, ShowsTheLoadsOfExperts) {
   const std::string text = std::string(kStart) +
-                           "{\"step\":1,\"loss\":3,\"experts_max_load\":2.5,"
+                           "{\"step\":1,\"loss\":3,\"experts_max_load\":2.5,\"router_entropy\":1.25,"
                            "\"experts_loads\":[[10,0,5,1],[4,4,4,4]]}\n";
   RunOnPage run = RunOf(text);
   run.why_no_keys = "";
@@ -108,7 +108,7 @@ TEST(Page, ShowsTheLoadsOfExperts) {
                                    "<td class=\"number\">2.500</td><td class=\"number\">1</td>"));
   std::set<std::string> names;
   for (const NamedDrawing& drawing : page.drawings) names.insert(drawing.name);
-  for (const char* name : {"loads-1", "experts_max_load"}) EXPECT_TRUE(names.contains(name)) << name;
+  for (const char* name : {"loads-1", "experts_max_load", "router_entropy"}) EXPECT_TRUE(names.contains(name)) << name;
   EXPECT_FALSE(names.contains("loads-2"));
   EXPECT_THAT(HtmlOf(kStart), Not(HasSubstr("Load of experts")));
 }

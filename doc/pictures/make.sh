@@ -50,6 +50,15 @@ Train() {
 # Chart NAME PICTURE: a picture of the page about that run.
 Chart() { cp "$scratch/charts/$2.svg" "$folder/$1.svg"; }
 
+# Router: a run with experts, of which a bias moves the loads.
+Router() {
+  Quietly "$espalier" tests/decks/small.toml -d "$scratch/router" run.steps=30 experts.count=32 experts.per_token=3 \
+    experts.ffn_dim=16 experts.scores=sigmoid experts.bias=true experts.bias_rate=0.002
+  Quietly "$espalier" report "$scratch/router" --svg "$scratch/charts"
+}
+
 Train
 Chart report-loss loss
 Chart report-memory memory-1
+Router
+Chart report-loads loads-1

@@ -104,8 +104,8 @@ bool IsValid(const Deck& deck, int ranks) {
 
 int SmallestRanks(const Deck& deck) {
   const auto& p = deck.parallel;
-  return static_cast<int>(
-      std::min<int64_t>(INT_MAX, Product({p.pp, p.dp_replicate, std::max(1, p.dp_shard), p.cp, p.tp})));
+  const int dp_shard = p.dp_shard < 1 ? ExpertParallelOf(p).dp_shard : p.dp_shard;
+  return static_cast<int>(std::min<int64_t>(INT_MAX, Product({p.pp, p.dp_replicate, dp_shard, p.cp, p.tp})));
 }
 
 BatchShape DivideBatch(int64_t sequences, int64_t micro, int64_t data_parallel) {

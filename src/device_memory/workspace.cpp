@@ -62,6 +62,7 @@ int64_t Balance(const LocalOp& op) {
   const Shape& logits = op.inputs[0];
   return BalanceBytes(logits[0], logits[1], logits[2]);
 }
+int64_t RouterEntropy(const LocalOp& op) { return EntropyBytes(op.inputs[0][0] * op.inputs[0][1]); }
 int64_t Dispatch(const LocalOp& op) { return DispatchBytes(Volume(op.inputs[1]), op.outputs[2].at(0)); }
 
 /// The gradient of weights has their shape [e,n,k], the other products have them as input.
@@ -133,6 +134,7 @@ constexpr Workspace kWorkspaces[] = {
     {OpKind::kMatmul, Matmul},
     {OpKind::kMean, Clip},
     {OpKind::kQuantize, Quantize},
+    {OpKind::kRouterEntropy, RouterEntropy},
     {OpKind::kRowNormWeightGrad, HeadSums},
     {OpKind::kRmsNormBackward, TokenSumsInPass<1>},
     {OpKind::kRmsNormWeightGrad, TokenSums<1>},
@@ -140,13 +142,12 @@ constexpr Workspace kWorkspaces[] = {
     {OpKind::kTokenLoss, TokenLoss},
 };
 constexpr std::string_view kWithoutWorkspace =
-    " accumulate adamw add add_bias attention_merge balance_grad bias_update cache_write cast combine combine_grad "
-    "cross_entropy cross_entropy_grad dispatch_grad dropout embedding embedding_grad expert_load gelu gelu_grad "
-    "largest layer_norm layer_norm_grad logits_max logits_sum muon_direction muon_update normalize pad "
-    "position_embedding "
-    "position_embedding_grad put_rows rms_norm rms_norm_grad rope rope_table route route_grad router_loss "
-    "row_norm row_norm_grad row_norm_squares_grad row_squares row_squares_grad slice swiglu swiglu_grad "
-    "take_rows weighted_sum weighted_swiglu weighted_swiglu_grad ";
+    " accumulate adamw add add_bias attention_merge balance_grad bias_update cache_write cast combine "
+    "combine_grad concatenate cross_entropy cross_entropy_grad dispatch_grad dropout embedding embedding_grad "
+    "expert_load gelu gelu_grad layer_norm layer_norm_grad logits_max logits_sum muon_direction muon_update "
+    "normalize pad position_embedding position_embedding_grad put_rows rms_norm rms_norm_grad rope rope_table "
+    "route route_grad router_loss row_norm row_norm_grad row_norm_squares_grad row_squares row_squares_grad "
+    "slice swiglu swiglu_grad take_rows weighted_sum weighted_swiglu weighted_swiglu_grad ";
 
 #define ESPALIER_ANSWERED(name, op)                                                        \
   static_assert((std::ranges::count(kWorkspaces, OpKind::k##op, &Workspace::kind) == 1) != \

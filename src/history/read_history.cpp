@@ -38,6 +38,24 @@ std::string WhyUnread(const json& line) {
   return "";
 }
 
+/// Steps with loads that are kept until it is known whether they count.
+constexpr size_t kMaxLoads = 16;
+
+/// A list of lists of counts, all of one length; none if it is something else.
+std::optional<ExpertLoads> LoadsOf(int64_t step, const json& layers) {
+  ExpertLoads loads{step, {}};
+  if (!layers.is_array() || layers.empty()) return std::nullopt;
+  for (const json& layer : layers) {
+    if (!layer.is_array() || layer.empty() || layer.size() != layers[0].size()) return std::nullopt;
+    std::vector<double>& counts = loads.by_layer.emplace_back();
+    for (const json& count : layer) {
+      if (!count.is_number() || IsHuge(count) || count.get<double>() < 0) return std::nullopt;
+      counts.push_back(count.get<double>());
+    }
+  }
+  return loads;
+}
+
 class Reader {
  public:
   explicit Reader(std::string path) : path_(std::move(path)) {}
@@ -68,6 +86,7 @@ class Reader {
     history_.given_up = rows_.Select(given_up_);
     history_.first_time = first_time_;
     history_.last_time = last_time_;
+    if (!loads_.empty()) history_.loads = std::move(loads_.rbegin()->second);
     return std::move(history_);
   }
 
@@ -122,6 +141,7 @@ class Reader {
     const auto count = static_cast<int64_t>(std::distance(begin, counting_.end()));
     for (auto row = begin; row != counting_.end(); ++row) given_up_.push_back(row->second);
     counting_.erase(begin, counting_.end());
+    loads_.erase(loads_.lower_bound(first_step), loads_.end());
     if (!first) history_.resumptions.push_back({kind, first_step, count});
   }
 
@@ -135,12 +155,21 @@ class Reader {
       rows_.Set(counting_[step], {{"val_loss", line["val_loss"]}});
     else
       rows_.Set(counting_[step], line);
+    if (line.contains("experts_loads")) AddLoads(step, line["experts_loads"]);
+  }
+
+  void AddLoads(int64_t step, const json& layers) {
+    std::optional<ExpertLoads> loads = LoadsOf(step, layers);
+    if (!loads) return;
+    loads_[step] = std::move(*loads);
+    if (loads_.size() > kMaxLoads) loads_.erase(loads_.begin());
   }
 
   const std::string path_;
   RunHistory history_;
   StepColumns rows_;                    // all
   std::map<int64_t, size_t> counting_;  // by step: the row that counts
+  std::map<int64_t, ExpertLoads> loads_;
   std::vector<size_t> given_up_;
   int64_t number_ = 0, read_ = 0;
   bool started_ = false;

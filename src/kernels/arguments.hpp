@@ -37,7 +37,7 @@
 //                         logits T[b,s,e], [bias f32[e]] -> weights f32[b,s,k], chosen experts i32[b,s,k]
 //   expert_load + {experts}
 //                         chosen -> how often each expert was chosen f32[e]
-//   largest               f32 of any shape, ... -> the largest element of each f32[n]
+//   concatenate           f32 of any shape, ... -> the elements of all, one input after the other f32[n]
 //   bias_update {rate}    apply f32[], bias f32[e], load of all experts f32[f] -> the bias, in place
 //   route_grad {same}     logits, chosen, dweights f32[b,s,k] -> dlogits
 //   balance {scores}      logits, chosen -> sums of scores f32[b,e], how often chosen f32[b,e], sum of squared log
@@ -46,6 +46,8 @@
 //                         logits, how often chosen -> dlogits
 //   router_loss + {balance, z_loss}
 //                         the outputs of balance -> balance loss, z-loss f32[]
+//   router_entropy + {scores}
+//                         logits -> sum over tokens of the entropy of their scores f32[]
 //   dispatch {pass}       x T[b,s,d], chosen i32[b,s,k], weights f32[b,s,k] -> rows T[e,b,r,d], their weights
 //                         f32[e,b,r] and experts i32[e,b,r], the row of each token's experts i32[1,b,s,k]
 //   dispatch_grad +       drows, f32[e,b,r] of their weights, places i32[1,b,s,k] -> dx, dweights
@@ -383,14 +385,14 @@ struct ExpertLoadArgs {
   bool accumulate;
 };
 
-/// largest[i] = the largest element of input i.
-struct LargestArgs {
+/// y = the elements of all inputs, one after the other.
+struct ConcatenateArgs {
   struct Input {
-    const float* x;  ///< f32[n], at least one element
+    const float* x;  ///< f32[n]
     int64_t n;
   };
   std::vector<Input> inputs;
-  float* largest;  ///< f32[inputs]
+  float* y;  ///< f32[elements of all inputs]
 };
 
 /// bias += rate sign(mean of loads - load), of the experts from `first` on.
@@ -421,6 +423,14 @@ struct BalanceGradArgs {
   int64_t batch, tokens, experts;
   bool sigmoid;
   double balance, z_loss;
+};
+
+/// entropy = sum over tokens of - sum over experts of p log(p), p the scores of a token divided by their sum.
+struct RouterEntropyArgs {
+  Array logits;    ///< T[tokens,experts]
+  float* entropy;  ///< f32[]
+  int64_t tokens, experts;
+  bool sigmoid, accumulate;
 };
 
 /// balance_loss = balance sum of counts sums, z = z_loss sum of squares.

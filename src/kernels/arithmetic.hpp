@@ -32,6 +32,10 @@ ESPALIER_HOST_DEVICE inline GateAndUp<V> SwigluGradOf(V g, V u, V dy, V s) {
 }
 
 ESPALIER_HOST_DEVICE inline float SigmoidOf(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+/// log(sigmoid(x)), finite for any finite x.
+ESPALIER_HOST_DEVICE inline float LogSigmoidOf(float x) {
+  return (x < 0 ? x : 0.0f) - std::log1p(std::exp(x < 0 ? x : -x));
+}
 
 /// GELU's gate sigmoid(2 u) and its derivative by x, 2 u = 2 sqrt(2 / pi) (x + 0.044715 x^3): t = exp(-|2 u|) gives
 /// both without cancellation. Beyond 12 it is 0 in fp32; the cube stays finite within.

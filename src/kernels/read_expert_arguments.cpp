@@ -94,10 +94,15 @@ ExpertLoadArgs ReadArguments(const KernelCall& call) {
 }
 
 template <>
-LargestArgs ReadArguments(const KernelCall& call) {
+ConcatenateArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  LargestArgs args{{}, r.OutF32(0)};
-  for (size_t i = 0; i < call.inputs.size(); ++i) args.inputs.push_back({r.InF32(i), Volume(r.In(i).shape)});
+  ConcatenateArgs args{{}, r.OutF32(0)};
+  int64_t elements = 0;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    args.inputs.push_back({r.InF32(i), Volume(r.In(i).shape)});
+    elements += args.inputs.back().n;
+  }
+  CHECK(elements == Volume(r.Out(0).shape), "concatenate: {} elements into {}", elements, ToString(r.Out(0).shape));
   return args;
 }
 
@@ -139,6 +144,13 @@ RouterLossArgs ReadArguments(const KernelCall& call) {
           r.Number("balance"),
           r.Number("z_loss"),
           call.accumulate};
+}
+
+template <>
+RouterEntropyArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& logits = r.In(0);
+  return {r.InFloats(0), r.OutF32(0), TokensOf(logits), logits.shape.at(2), UsesSigmoid(r), call.accumulate};
 }
 
 template <>

@@ -6,9 +6,11 @@
 //
 //   sums, counts, squares = balance(logits, chosen)        over the tokens of each sequence
 //   balance_loss, z_loss  = router_loss(sums, counts, squares)
+//   entropy               = router_entropy(logits)         over all tokens, for the metrics
 //
 // Losses are sums over tokens, like the cross-entropy: a sequence counts S times. So the factor of counts sums is
 // c E / (k S), the attribute `balance`. The choice has no gradient, and the adjoint of a sum of scores is its count.
+// The entropy of a token is - sum over e of p_e log(p_e), p_e its scores divided by their sum.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -35,6 +37,9 @@ void LossesGradient(GradientBuilder& g) {
   g.Pass(2, GradientBuilder::kSeed);
 }
 
+Einsum EntropyEinsum(const OpContext&) { return {{"bse"}, {""}, "bs"}; }
+std::vector<Type> EntropyInfer(const OpContext&) { return {MakeType(Dtype::kF32, {})}; }
+
 }  // namespace
 
 OpDefinition Balance() {
@@ -58,6 +63,13 @@ OpDefinition RouterLoss() {
           .gradient = LossesGradient,
           .accumulates = true,
           .is_loss = true};
+}
+OpDefinition RouterEntropy() {
+  return {.summary = "entropy of a router's scores, summed over tokens",
+          .einsum = EntropyEinsum,
+          .infer = EntropyInfer,
+          .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
+          .accumulates = true};
 }
 
 }  // namespace espalier

@@ -8,9 +8,9 @@
 // experts are chosen from the `top_groups` groups whose two highest values of s + bias have the largest sums. The
 // choice has no gradient; that of the weights goes to the logits.
 //
-// expert_load counts how often each expert is chosen in a step, and largest finds the highest count of each layer, for
-// the metrics. The bias is a state that no gradient trains: bias_update adds `rate` to the biases of experts that were
-// chosen less often than the mean, and subtracts it from the others'.
+// expert_load counts how often each expert is chosen in a step, and concatenate puts the counts of all layers side by
+// side, for the metrics. The bias is a state that no gradient trains: bias_update adds `rate` to the biases of experts
+// that were chosen less often than the mean, and subtracts it from the others'.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -39,13 +39,15 @@ std::vector<Type> LoadInfer(const OpContext& c) {
   return {MakeType(Dtype::kF32, {c.op.attributes.Integer("experts")})};
 }
 
-Einsum LargestEinsum(const OpContext& c) {
+Einsum ConcatenateEinsum(const OpContext& c) {
   Einsum einsum{{}, {"z"}, ""};
   for (const Type& input : c.inputs) einsum.inputs.push_back(DimsOfRank(input.shape.size()));
   return einsum;
 }
-std::vector<Type> LargestInfer(const OpContext& c) {
-  return {MakeType(Dtype::kF32, {static_cast<int64_t>(c.inputs.size())})};
+std::vector<Type> ConcatenateInfer(const OpContext& c) {
+  int64_t elements = 0;
+  for (size_t i = 0; i < c.inputs.size(); ++i) elements += Volume(c.Extents(i));
+  return {MakeType(Dtype::kF32, {elements})};
 }
 
 /// apply, bias, load. A rank may update a part of the biases; the mean is of all loads.
@@ -61,10 +63,10 @@ OpDefinition ExpertLoad() {
           .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes},
           .accumulates = true};
 }
-OpDefinition Largest() {
-  return {.summary = "the largest element of each input",
-          .einsum = LargestEinsum,
-          .infer = LargestInfer,
+OpDefinition Concatenate() {
+  return {.summary = "the elements of all inputs, one after the other",
+          .einsum = ConcatenateEinsum,
+          .infer = ConcatenateInfer,
           .kernel = {.rows = Rows::kTogether, .work = EachOperandOnce, .key = kNoAttributes}};
 }
 OpDefinition BiasUpdate() {

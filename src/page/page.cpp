@@ -15,11 +15,13 @@ namespace {
 struct Section {
   const char *id, *title;
   void (*write)(const Runs& runs, Html& html);
+  bool (*is_shown)(const Runs& runs) = nullptr;  ///< null: always
 };
 
 constexpr Section kSections[] = {
     {"summary", "Summary", WriteSummary},
     {"curves", "Curves", WriteCurves},
+    {"experts", "Load of experts", WriteExperts, HasExperts},
     {"time", "Where the time went", WriteTime},
     {"step", "Timeline of a step", WriteStep},
     {"memory", "Memory during a step", WriteMemory},
@@ -43,6 +45,7 @@ Page MakePage(const std::vector<RunOnPage>& runs) {
   CHECK(!runs.empty(), "a page about no run");
   Html html;
   const auto write = [&](const Section& section) {
+    if (section.is_shown != nullptr && !section.is_shown(runs)) return;
     html.BeginSection(section.id, section.title);
     section.write(runs, html);
     html.EndSection();

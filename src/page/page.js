@@ -19,7 +19,8 @@
   };
 
   const curvesOf = (svg) => [...svg.querySelectorAll("[data-x]")].map(({ dataset }) =>
-    ({ name: dataset.name, xs: numbers(dataset.x), ys: dataset.y.split(" ") }));
+    ({ name: dataset.name, xs: numbers(dataset.x), ys: dataset.y.split(" "),
+      top: Number(dataset.top ?? -Infinity), bottom: Number(dataset.bottom ?? Infinity) }));
 
   // The values near x, as lines of text: all of one place, or each with its own.
   const words = (curves, axis, x) => {
@@ -40,7 +41,7 @@
     const axis = Object.fromEntries(Object.entries(svg.querySelector("[data-low]").dataset).map(([name, value]) =>
       [name, name === "title" ? value : Number(value)]));
     const x = axis.low + (point.x - axis.from) / (axis.to - axis.from) * (axis.high - axis.low);
-    label.textContent = words(curves, axis, x);
+    label.textContent = words(curves.filter(({ top, bottom }) => top <= point.y && point.y < bottom), axis, x);
     label.hidden = label.textContent === "";
     const most = document.documentElement.clientWidth - label.offsetWidth - 4;
     label.style.left = `${Math.max(0, Math.min(event.pageX + 14, most))}px`;

@@ -55,14 +55,14 @@ class Optimizer {
       const int step = deck_.precision.moments == Dtype::kF32 ? -1 : StepScalar("step");
       AppendMuon(graph_, deck_, matrices, {StepScalar("muon_lr"), clip[2], clip[3], step});
     }
-    const std::map<std::string, int> loads = Loads();
+    const std::map<std::string, int> loads = Totals(kLoadSuffix, "whole");
     for (int bias : biases) UpdateBias(bias, loads, clip[3]);
     graph_.results = {clip[0], clip[1], clip[4]};
     if (deck_.loss.z_loss > 0) graph_.results.push_back(Mean("mean_z_loss", {graph_.Find("z_loss")}));
     const Deck::Model::Experts& e = deck_.model.experts;
     for (const auto& [loss, factor] : {std::pair{kBalanceLoss, e.balance_loss}, {kRouterZLoss, e.z_loss}})
       if (e.count > 0 && factor > 0) graph_.results.push_back(Mean(fmt::format("mean_{}", loss), OfAllLayers(loss)));
-    if (!loads.empty()) graph_.results.push_back(LargestLoads(loads));
+    if (!loads.empty()) graph_.results.push_back(RouterNumbers(loads));
   }
 
  private:
@@ -169,27 +169,39 @@ class Optimizer {
     graph_.AddOp(std::move(op));
   }
 
-  /// By the name of each router's load: how often all tokens of the step chose each expert.
-  std::map<std::string, int> Loads() {
-    std::map<std::string, int> loads;
+  /// By name: what a router has summed over its tokens, over all tokens of the step.
+  std::map<std::string, int> Totals(std::string_view suffix, const std::string& layout) {
+    std::map<std::string, int> totals;
     for (size_t i = 0, n = graph_.values.size(); i < n; ++i) {
       const Value v = graph_.value(static_cast<int>(i));
-      if (v.name.ends_with(kLoadSuffix))
-        loads[v.name] = Emit(OpKind::kReshard, {static_cast<int>(i)}, Role::kS, LayerOf(static_cast<int>(i)), v.chunk,
-                             v.name + ".total", "whole");
+      if (v.name.ends_with(suffix))
+        totals[v.name] = Emit(OpKind::kReshard, {static_cast<int>(i)}, Role::kS, LayerOf(static_cast<int>(i)), v.chunk,
+                              v.name + ".total", layout);
     }
-    return loads;
+    return totals;
   }
-  /// The highest count of each layer, in the order of layers.
-  int LargestLoads(const std::map<std::string, int>& loads) {
-    std::vector<std::pair<int, int>> by_layer;
-    for (const auto& [name, total] : loads)
-      by_layer.emplace_back(LayerOf(graph_.Find(name)), Emit(OpKind::kLargest, {total}, Role::kS, head_layer_,
-                                                             graph_.value(total).chunk, name + ".largest", ""));
-    std::ranges::sort(by_layer);
+
+  int Concatenate(std::vector<int> inputs, Role role, int chunk, const std::string& name) {
+    return Emit(OpKind::kConcatenate, std::move(inputs), role, head_layer_, chunk, name, "");
+  }
+  /// The loads and the entropy of each layer, in the order of layers, on the stage of chunk 0. Those of a chunk are one
+  /// message.
+  int RouterNumbers(const std::map<std::string, int>& loads) {
+    const std::map<std::string, int> entropies = Totals(kEntropySuffix, "");
+    std::map<int, std::map<int, std::vector<int>>> by_chunk;  // by layer
+    for (const auto& [name, load] : loads)
+      by_chunk[graph_.value(load).chunk][LayerOf(graph_.Find(name))] = {
+          load, entropies.at(RouterOf(name) + std::string(kEntropySuffix))};
+    std::map<int, int> chunks;  // by their first layers
+    for (const auto& [chunk, layers] : by_chunk) {
+      std::vector<int> inputs;
+      for (const auto& [layer, numbers] : layers) inputs.insert(inputs.end(), numbers.begin(), numbers.end());
+      chunks[layers.begin()->first] =
+          Concatenate(std::move(inputs), Role::kS, chunk, fmt::format("{}.of{}", kRouterNumbers, chunk));
+    }
     std::vector<int> inputs;
-    for (const auto& [layer, largest] : by_layer) inputs.push_back(largest);
-    return Emit(OpKind::kLargest, std::move(inputs), Role::kU, head_layer_, kAllChunks, std::string(kLargestLoads), "");
+    for (const auto& [layer, numbers] : chunks) inputs.push_back(numbers);
+    return Concatenate(std::move(inputs), Role::kU, 0, std::string(kRouterNumbers));
   }
 
   /// A router's bias, by the loads of its experts; none if it does not change.
@@ -197,7 +209,7 @@ class Optimizer {
     if (deck_.model.experts.bias_rate == 0) return;
     const int chunk = graph_.value(bias).chunk;
     graph_.AddOp({OpKind::kBiasUpdate,
-                  {apply, bias, loads.at(LoadName(RouterOfBias(NameOf(bias))))},
+                  {apply, bias, loads.at(LoadName(RouterOf(NameOf(bias))))},
                   {bias},
                   {{{"rate", deck_.model.experts.bias_rate}}, {}},
                   Role::kU,

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "espalier/report/text.hpp"
@@ -23,6 +24,12 @@ constexpr std::string_view kShortest = "{}";
 constexpr std::string_view kMilliseconds = "{:.3f}";
 constexpr std::string_view kRate = "{:.1f}";
 constexpr std::string_view kFraction = "{:.4g}";
+constexpr std::string_view kSixDigits = "{:.6g}";
+constexpr std::string_view kWhole = "{:.0f}";
+
+/// Lines of a run with the loads of all experts, at most, besides the last: those of 61 layers of 256 experts have some
+/// 80 kB.
+constexpr int64_t kLinesWithLoads = 1000;
 
 constexpr size_t kPaceSteps = 20;
 
@@ -44,11 +51,18 @@ std::string MillisecondsObject(const ByCommAxis<double>& ms) {
 
 int StepWidth(int64_t steps) { return std::max(9, 2 * static_cast<int>(std::to_string(steps).size()) + 1); }
 
-std::string NumbersArray(const std::vector<double>& numbers) {
+std::string NumbersArray(const std::vector<double>& numbers, std::string_view format) {
   std::string array;
-  for (const double number : numbers)
-    array += (array.empty() ? "" : ",") + fmt::format(fmt::runtime(kFraction), number);
-  return fmt::format("[{}]", array);
+  for (const double number : numbers) {
+    if (!array.empty()) array += ',';
+    array += std::isfinite(number) ? fmt::format(fmt::runtime(format), number) : "null";
+  }
+  return "[" + array + "]";
+}
+std::string LoadsArray(const std::vector<std::vector<double>>& layers) {
+  std::string array;
+  for (const std::vector<double>& loads : layers) array += (array.empty() ? "" : ",") + NumbersArray(loads, kWhole);
+  return "[" + array + "]";
 }
 
 /// "compute 61.2 %, exposed tp 3.1 %, idle 33.7 %, hidden tp 4.0 %" of the step.
@@ -173,7 +187,10 @@ void Reporter::Step(const StepRecord& record) {
   if (record.router_z_loss && !options_.sleeps) line.Number("router_z_loss", *record.router_z_loss, kNineDigits);
   if (!record.experts_max_load.empty() && !options_.sleeps)
     line.Number("experts_max_load", std::ranges::max(record.experts_max_load), kFraction)
-        .Raw("experts_max_loads", NumbersArray(record.experts_max_load));
+        .Raw("experts_max_loads", NumbersArray(record.experts_max_load, kFraction));
+  if (record.router_entropy && !options_.sleeps) line.Number("router_entropy", *record.router_entropy, kSixDigits);
+  if (!record.experts_loads.empty() && !options_.sleeps && HasLoads(record.step))
+    line.Raw("experts_loads", LoadsArray(record.experts_loads));
   line.Number("lr", record.lr, kShortest);
   if (options_.ramp.Grows()) line.Integer("sequences", options_.ramp.SequencesOf(record.step));
   line.Integer("tokens", record.tokens)
@@ -198,6 +215,12 @@ void Reporter::Step(const StepRecord& record) {
     PrintStep(record);
   else
     Show(StepRow(record));
+}
+
+bool Reporter::HasLoads(int64_t step) const {
+  const int64_t reports = options_.steps / options_.every_steps;
+  const int64_t apart = options_.every_steps * std::max<int64_t>(1, (reports + kLinesWithLoads - 1) / kLinesWithLoads);
+  return step % apart == 0 || step == options_.steps;
 }
 
 void Reporter::Validation(int64_t step, double loss) {

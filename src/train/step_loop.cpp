@@ -32,6 +32,19 @@ void TakeParts(StepRecord& record, const Breakdown& traced) {
   record.exposed_comm_ms = record.comm->ExposedMs();
 }
 
+/// `numbers`: kRouterNumbers.
+void TakeRouters(StepRecord& record, const std::vector<float>& numbers, const Deck::Model::Experts& experts,
+                 double tokens) {
+  const double mean = tokens * double(experts.per_token) / double(experts.count);
+  double entropy = 0;
+  for (auto layer = numbers.begin(); layer != numbers.end(); layer += experts.count + 1) {
+    const std::vector<double>& loads = record.experts_loads.emplace_back(layer, layer + experts.count);
+    record.experts_max_load.push_back(std::ranges::max(loads) / mean);
+    entropy += double(layer[experts.count]) / tokens;
+  }
+  record.router_entropy = entropy / double(record.experts_loads.size());
+}
+
 /// A setting that may get a run past a step that stopped it.
 std::string TrySetting(const Deck& deck, bool spike) {
   if (spike && deck.guard.on_spike == OnSpike::kStop)
@@ -169,8 +182,7 @@ StepRecord StepLoop::RecordOf(const StepInFlight& step, const StepTimes& times) 
   if (experts.count > 0 && experts.z_loss > 0)
     record.router_z_loss = PlainNan(executor.GetScalar("mean_router_z_loss"));
   if (experts.count > 1 && run_.IsRankZero() && deck().run.device != RunDevice::kSleep) {
-    const double mean = double(sequences * seq_len * experts.per_token) / double(experts.count);
-    for (const float load : executor.GetNumbers(kLargestLoads)) record.experts_max_load.push_back(load / mean);
+    TakeRouters(record, executor.GetNumbers(kRouterNumbers), experts, double(sequences * seq_len));
   }
   record.lr = step.lr;
   record.tokens = ramp().SequencesUpTo(step.step) * seq_len;

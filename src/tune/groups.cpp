@@ -38,6 +38,7 @@ bool SuitsModel(const Deck& deck, const Group& group) {
   changed.batch.global *= p.dp_shard;
   changed.batch.ramp_start = 0;
   changed.model.layers = 1;
+  changed.model.experts.first_layer = 0;
   return IsValid(changed, p.dp_shard * p.cp * p.tp);
 }
 

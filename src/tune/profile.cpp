@@ -26,6 +26,7 @@ Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   Deck changed = WithLayout(deck, small, {});
   small.pp = small.dp_replicate = 1;
   small.dp_shard = ExpertParallelOf(changed.parallel).dp_shard;
+  if (!kind.experts) small.ep = 1;
   small.schedule = defers ? ScheduleKind::kZeroBubbleH1 : ScheduleKind::k1F1B;
   small.chunks = 1;
   small.zero = 1;

@@ -44,7 +44,7 @@ Mesh ResolveMesh(const LoadedDeck& loaded, int ranks);
 /// others, and one for each override that a later one replaces.
 std::vector<std::string> SettingsWithoutEffect(const LoadedDeck& loaded);
 
-/// The smallest number of ranks that the degrees allow: their product, with 1 for dp_shard = -1.
+/// The smallest number of ranks that the degrees allow: their product, with what ep needs, or 1, for dp_shard = -1.
 int SmallestRanks(const Deck& deck);
 
 }  // namespace espalier

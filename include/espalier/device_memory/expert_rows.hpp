@@ -27,6 +27,10 @@ constexpr int64_t BalanceBytes(int64_t batch, int64_t tokens, int64_t experts) {
          batch * tokens * static_cast<int64_t>(sizeof(RouterDenominators));
 }
 
+/// Partial sums of the entropies of tokens, in fp64.
+constexpr int64_t EntropyParts(int64_t tokens) { return PartsOfSize(tokens, 64, 1024); }
+constexpr int64_t EntropyBytes(int64_t tokens) { return EntropyParts(tokens) * 8; }
+
 /// Rows that follow one another and belong to one expert.
 struct ExpertSpan {
   int32_t expert, first, rows;

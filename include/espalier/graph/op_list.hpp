@@ -16,11 +16,12 @@
   KERNEL("route", Route)                                   \
   KERNEL("route_grad", RouteGrad)                          \
   KERNEL("expert_load", ExpertLoad)                        \
-  KERNEL("largest", Largest)                               \
+  KERNEL("concatenate", Concatenate)                       \
   KERNEL("bias_update", BiasUpdate)                        \
   KERNEL("balance", Balance)                               \
   KERNEL("balance_grad", BalanceGrad)                      \
   KERNEL("router_loss", RouterLoss)                        \
+  KERNEL("router_entropy", RouterEntropy)                  \
   KERNEL("dispatch", Dispatch)                             \
   KERNEL("dispatch_grad", DispatchGrad)                    \
   KERNEL("combine", Combine)                               \

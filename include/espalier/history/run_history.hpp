@@ -50,12 +50,19 @@ struct UnreadLine {
   std::string why;
 };
 
+/// How many tokens of a step each expert served.
+struct ExpertLoads {
+  int64_t step = 0;
+  std::vector<std::vector<double>> by_layer;  ///< of layers with experts, each with the same number of experts
+};
+
 struct RunHistory {
   std::string folder;    ///< run.dir, as given
   StepColumns steps;     ///< steps that count, ascending; validations are in "val_loss" of their step
   StepColumns given_up;  ///< in the order in which they were given up
   std::vector<Event> events;
   std::vector<Resumption> resumptions;
+  std::optional<ExpertLoads> loads;      ///< of the last step that counts and has them
   std::vector<NotFinite> not_finite;     ///< also of steps that were given up
   std::vector<UnreadLine> unread;        ///< the first kMaxUnread of them
   int64_t unread_lines = 0;              ///< all

@@ -33,6 +33,8 @@ struct StepRecord {
   std::optional<float> balance_loss = {}, router_z_loss = {};
   /// Tokens of the expert that most chose, relative to the mean of the layer's experts, by layer with experts.
   std::vector<double> experts_max_load = {};
+  std::vector<std::vector<double>> experts_loads = {};  ///< tokens of each expert, by layer with experts
+  std::optional<double> router_entropy = {};            ///< in nats, mean over tokens and layers with experts
   double lr = 0;
   int64_t tokens = 0;  ///< so far
   double step_ms = 0;
@@ -192,6 +194,9 @@ class Reporter {
   /// Shows a line until the next one, on a terminal; several times a second at most.
   void Show(const std::string& line);
   void ShowNow(const std::string& line);
+  /// Whether the line of `step` has the load of every expert: steps at equal distances that are multiples of
+  /// `every_steps`, and the last one.
+  bool HasLoads(int64_t step) const;
   std::string StepRow(const StepRecord& record) const;
   void PrintStep(const StepRecord& record);
   /// Estimated seconds to the last step, from the mean time of a sequence in the latest steps.

@@ -2,6 +2,7 @@
 // one size whatever the number of threads, and the blocks are added in order.
 #include <vector>
 
+#include "kernels/arithmetic.hpp"
 #include "kernels/cpu/runtime/kernels.hpp"
 #include "kernels/cpu/runtime/scratch.hpp"
 
@@ -73,6 +74,26 @@ void GradRow(const BalanceGradArgs& a, int64_t t) {
   });
 }
 
+/// Every term of the sum is positive, so nothing cancels: -log(p) is the log of the scores' sum minus that of the
+/// score.
+template <typename T>
+double EntropyOfToken(const T* logits, int64_t experts, bool sigmoid) {
+  const TokenScores s = ScoresOfToken(logits, experts, sigmoid, ScratchOf<float>(2 * experts));
+  if (!sigmoid) {
+    Sums sums;
+    ForSums(0, experts, [&](int64_t part, int64_t e, auto lanes) {
+      const Floats p = Load(s.scores + e, lanes), x = Load(logits + e, lanes);
+      sums.part[part] += KeepFirst(p * (s.log_sum - x), lanes);
+    });
+    return static_cast<double>(Sum(sums));
+  }
+  const float log_sum = std::log(s.sigmoid_sum);
+  float sum = 0;
+  for (int64_t e = 0; e < experts; ++e)
+    sum += s.scores[e] * (log_sum - LogSigmoidOf(static_cast<float>(Load(logits + e, 1)[0])));
+  return static_cast<double>(sum);
+}
+
 }  // namespace
 
 void Balance(const BalanceArgs& a) {
@@ -102,6 +123,19 @@ void Balance(const BalanceArgs& a) {
 void BalanceGrad(const BalanceGradArgs& a) {
   ForElementType(a.logits.dtype,
                  [&]<typename T>(T) { ForRows(a.batch * a.tokens, a.experts, [&](int64_t t) { GradRow<T>(a, t); }); });
+}
+
+void RouterEntropy(const RouterEntropyArgs& a) {
+  std::vector<double> sums(static_cast<size_t>((a.tokens + kBlock - 1) / kBlock));
+  ForElementType(a.logits.dtype, [&]<typename T>(T) {
+    ForRows(std::ssize(sums), kBlock * a.experts, [&](int64_t i) {
+      for (int64_t t = i * kBlock; t < std::min(a.tokens, (i + 1) * kBlock); ++t)
+        sums[static_cast<size_t>(i)] += EntropyOfToken(a.logits.As<T>() + t * a.experts, a.experts, a.sigmoid);
+    });
+  });
+  double sum = a.accumulate ? static_cast<double>(*a.entropy) : 0;
+  for (const double block : sums) sum += block;
+  *a.entropy = static_cast<float>(sum);
 }
 
 void RouterLoss(const RouterLossArgs& a) {

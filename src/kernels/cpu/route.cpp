@@ -97,9 +97,9 @@ void ExpertLoad(const ExpertLoadArgs& a) {
   for (int64_t i = 0; i < a.n; ++i) a.load[a.chosen[i]] += 1;
 }
 
-void Largest(const LargestArgs& a) {
-  for (size_t i = 0; i < a.inputs.size(); ++i)
-    a.largest[i] = *std::max_element(a.inputs[i].x, a.inputs[i].x + a.inputs[i].n);
+void Concatenate(const ConcatenateArgs& a) {
+  float* y = a.y;
+  for (const ConcatenateArgs::Input& input : a.inputs) y = std::copy_n(input.x, input.n, y);
 }
 
 void BiasUpdate(const BiasUpdateArgs& a) {

@@ -91,6 +91,34 @@ __global__ void RouterLossKernel(RouterLossArgs a) {
   *a.z = static_cast<float>((a.accumulate ? static_cast<double>(*a.z) : 0.0) + squares);
 }
 
+/// A block per part of the tokens, a warp per token. -log(p) is the log of the scores' sum minus that of the score.
+template <typename T>
+__global__ void EntropyPartials(RouterEntropyArgs a, double* partials) {
+  const int64_t part = blockIdx.x, parts = gridDim.x;
+  double sum = 0;
+  for (int64_t t = a.tokens * part / parts + threadIdx.x / kWarp; t < a.tokens * (part + 1) / parts;
+       t += kWarpsOfBlock) {
+    const T* logits = a.logits.As<T>() + t * a.experts;
+    const RouterDenominators d = DenominatorsOf(logits, a.experts, a.sigmoid);
+    const float log_sum = a.sigmoid ? -logf(d.sigmoid) : d.log_sum;
+    const float entropy = SumOverWarp(a.experts, [&](int64_t e) {
+      const float x = Widen(logits[e]);
+      return ScoreOf(x, d, a.sigmoid) * (log_sum - (a.sigmoid ? LogSigmoidOf(x) : x));
+    });
+    if (LaneOfWarp() == 0) sum += static_cast<double>(entropy);
+  }
+  sum = BlockSum(sum);
+  if (threadIdx.x == 0) partials[part] = sum;
+}
+
+/// One block.
+__global__ void AddEntropies(RouterEntropyArgs a, const double* partials, int64_t parts) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < parts; i += blockDim.x) sum += partials[i];
+  sum = BlockSum(sum);
+  if (threadIdx.x == 0) *a.entropy = static_cast<float>((a.accumulate ? static_cast<double>(*a.entropy) : 0.0) + sum);
+}
+
 }  // namespace
 
 void Balance(const BalanceArgs& a, const LaunchContext& context) {
@@ -124,6 +152,15 @@ void BalanceGrad(const BalanceGradArgs& a, const LaunchContext& context) {
   ForElementType(a.logits.dtype, [&]<typename T>(T) {
     Launch(BalanceGradKernel<T>, WarpRowBlocks(a.batch * a.tokens), dim3(kThreads), 0, context.stream, a);
   });
+}
+
+void RouterEntropy(const RouterEntropyArgs& a, const LaunchContext& context) {
+  const int64_t parts = EntropyParts(a.tokens);
+  auto* partials = context.Workspace<double>(EntropyBytes(a.tokens));
+  ForElementType(a.logits.dtype, [&]<typename T>(T) {
+    Launch(EntropyPartials<T>, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, context.stream, a, partials);
+  });
+  Launch(AddEntropies, dim3(1), dim3(kThreads), 0, context.stream, a, partials, parts);
 }
 
 void RouterLoss(const RouterLossArgs& a, const LaunchContext& context) {

@@ -160,11 +160,8 @@ __global__ void ExpertLoadKernel(ExpertLoadArgs a) {
 }
 
 /// One block.
-__global__ void LargestKernel(LargestArgs::Input input, float* largest) {
-  float most = -INFINITY;
-  for (int64_t i = threadIdx.x; i < input.n; i += blockDim.x) most = Larger{}(most, input.x[i]);
-  most = BlockReduce(most, -INFINITY, Larger{});
-  if (threadIdx.x == 0) *largest = most;
+__global__ void ConcatenateKernel(ConcatenateArgs::Input input, float* y) {
+  for (int64_t i = threadIdx.x; i < input.n; i += blockDim.x) y[i] = input.x[i];
 }
 
 /// One block.
@@ -190,9 +187,12 @@ void ExpertLoad(const ExpertLoadArgs& a, const LaunchContext& context) {
   Launch(ExpertLoadKernel, dim3(static_cast<unsigned>(a.experts)), dim3(kThreads), 0, context.stream, a);
 }
 
-void Largest(const LargestArgs& a, const LaunchContext& context) {
-  for (size_t i = 0; i < a.inputs.size(); ++i)
-    Launch(LargestKernel, dim3(1), dim3(kThreads), 0, context.stream, a.inputs[i], a.largest + i);
+void Concatenate(const ConcatenateArgs& a, const LaunchContext& context) {
+  float* y = a.y;
+  for (const ConcatenateArgs::Input& input : a.inputs) {
+    if (input.n > 0) Launch(ConcatenateKernel, dim3(1), dim3(kThreads), 0, context.stream, input, y);
+    y += input.n;
+  }
 }
 
 void BiasUpdate(const BiasUpdateArgs& a, const LaunchContext& context) {

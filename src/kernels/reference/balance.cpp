@@ -67,6 +67,15 @@ void BalanceGrad(const BalanceGradArgs& a) {
   }
 }
 
+// - sum of p log(p); a sigmoid that is 0 in fp64 adds nothing.
+void RouterEntropy(const RouterEntropyArgs& a) {
+  double sum = 0;
+  for (int64_t t = 0; t < a.tokens; ++t)
+    for (const double p : ScoresOfToken(a.logits, t, a.experts, a.sigmoid).scores)
+      if (p > 0) sum -= p * std::log(p);
+  Put(a.entropy, 0, sum, a.accumulate);
+}
+
 void RouterLoss(const RouterLossArgs& a) {
   double balance = 0, squares = 0;
   for (int64_t i = 0; i < a.n; ++i) balance += static_cast<double>(a.sums[i]) * a.counts[i];

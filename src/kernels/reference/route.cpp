@@ -55,9 +55,10 @@ void ExpertLoad(const ExpertLoadArgs& a) {
     Put(a.load, e, static_cast<double>(std::count(a.chosen, a.chosen + a.n, e)), a.accumulate);
 }
 
-void Largest(const LargestArgs& a) {
-  for (size_t i = 0; i < a.inputs.size(); ++i)
-    a.largest[i] = *std::max_element(a.inputs[i].x, a.inputs[i].x + a.inputs[i].n);
+void Concatenate(const ConcatenateArgs& a) {
+  int64_t at = 0;
+  for (const ConcatenateArgs::Input& input : a.inputs)
+    for (int64_t i = 0; i < input.n; ++i) a.y[at++] = input.x[i];
 }
 
 void BiasUpdate(const BiasUpdateArgs& a) {

@@ -31,6 +31,7 @@ constexpr Metric kMetrics[] = {
     {"balance_loss", "balance loss of experts", ""},
     {"router_z_loss", "z-loss of routers", ""},
     {"experts_max_load", "largest load of an expert, relative to the mean", ""},
+    {"router_entropy", "entropy of routers, mean of a token and layer", "nats"},
     {"grad_norm", "gradient norm", "", 1, true},
     {"lr", "learning rate", ""},
     {"sequences", "sequences per step", ""},

@@ -12,6 +12,9 @@ using Runs = std::vector<RunOnPage>;
 
 void WriteSummary(const Runs& runs, Html& html);
 void WriteCurves(const Runs& runs, Html& html);
+/// Only if a run has loads of experts.
+void WriteExperts(const Runs& runs, Html& html);
+bool HasExperts(const Runs& runs);
 void WriteTime(const Runs& runs, Html& html);
 void WriteStep(const Runs& runs, Html& html);
 void WriteMemory(const Runs& runs, Html& html);

@@ -34,6 +34,10 @@ TEST(ResolveMesh, FillsInWhatIsLeft) {
   EXPECT_EQ(BatchOf(deck, mesh).microbatches, 2);
   EXPECT_EQ(ResolveMesh(Small(), 1).Ranks(), 1);
   EXPECT_EQ(SmallestRanks(Small({"parallel.dp_shard=4"})), 4);
+  for (const char* tp : {"parallel.tp=1", "parallel.tp=2"})
+    EXPECT_EQ(
+        SmallestRanks(Small({"parallel.dp_shard=-1", "parallel.ep=4", "experts.count=8", "experts.ffn_dim=8", tp})), 4)
+        << tp;
 }
 
 TEST(ResolveMesh, EveryBrokenRelationWithItsNumbers) {

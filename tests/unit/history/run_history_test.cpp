@@ -117,6 +117,29 @@ TEST(RunHistory, HasValidationsInTheRowOfTheirStep) {
   EXPECT_EQ(history.given_up.Rows(), 0U);
 }
 
+std::string Loads(int64_t step, const std::string& loads) {
+  return fmt::format("{{\"step\":{},\"loss\":3,\"experts_loads\":{}}}\n", step, loads);
+}
+
+TEST(RunHistory, KeepsTheLastLoadsOfExpertsThatCount) {
+  const std::string text = Start(1) + Loads(1, "[[1,2],[3,0]]") + Loads(2, "[[4,5],[6,7]]") + Steps(3, {2});
+  const auto loads = Read(text).loads;
+  ASSERT_TRUE(loads.has_value());
+  EXPECT_EQ(loads->step, 2);
+  EXPECT_THAT(loads->by_layer, ElementsAre(ElementsAre(4, 5), ElementsAre(6, 7)));
+  EXPECT_EQ(Read(text + Start(2) + Steps(2, {3})).loads->step, 1) << "step 2 is given up";
+  EXPECT_EQ(Read(text + Start(2) + Loads(2, "[[8,9],[1,1]]")).loads->by_layer[0][1], 9);
+  EXPECT_FALSE(Read(text + Start(1)).loads.has_value());
+}
+
+TEST(RunHistory, LeavesOutLoadsThatNoRunWrites) {
+  for (const char* loads : {"7", "[]", "[[]]", "[1,2]", "[[1,2],[3]]", "[[1,null]]", "[[1,-2]]", "[[1,1e200]]", "{}"}) {
+    const RunHistory history = Read(Loads(1, loads));
+    EXPECT_FALSE(history.loads.has_value()) << loads;
+    EXPECT_EQ(history.steps.Rows(), 1U) << "the step stays";
+  }
+}
+
 TEST(RunHistory, NotesWhatIsNotFinite) {
   const RunHistory history = Read(
       "{\"step\":7,\"loss\":null,\"grad_norm\":null,\"note\":\"loss is nan, grad_norm is -inf\"}\n"

@@ -10,6 +10,7 @@
 #include "espalier/deck/schema.hpp"
 #include "espalier/huggingface/model_config.hpp"
 #include "espalier/util/error.hpp"
+#include "source_tree.hpp"
 #include "test_decks.hpp"
 
 namespace espalier {
@@ -253,6 +254,70 @@ TEST_F(ConfigOfExperts, ArchitecturesThatDoNotExistAreNamed) {
               HasSubstr("model.qk_norm = \"full\", model.head_dim = 8, experts.count = 7: no arch"));
   EXPECT_THAT(why("model.qkv_bias=true"), HasSubstr("model.qkv_bias = true, experts.count = 7: no arch"));
   EXPECT_THAT(why("model.norm_placement=post model.qk_norm=full"), HasSubstr("model.norm_placement = \"post\""));
+}
+
+// The decks of inputs say what the published config.json says, but for the length of sequences.
+TEST_F(ConfigOfExperts, DecksAreThePublishedModels) {
+  const json qwen = {{"model_type", "qwen2_moe"}, {"norm_topk_prob", false}, {"rms_norm_eps", 1e-6},
+                     {"rope_theta", 1e6},         {"vocab_size", 151936},    {"use_sliding_window", false},
+                     {"decoder_sparse_step", 1}};
+  json small = qwen, large = qwen;
+  small.update({{"hidden_size", 2048},
+                {"intermediate_size", 5632},
+                {"max_position_embeddings", 8192},
+                {"moe_intermediate_size", 1408},
+                {"num_attention_heads", 16},
+                {"num_experts", 60},
+                {"num_experts_per_tok", 4},
+                {"num_hidden_layers", 24},
+                {"num_key_value_heads", 16},
+                {"shared_expert_intermediate_size", 5632}});
+  large.update({{"hidden_size", 3584},
+                {"intermediate_size", 18944},
+                {"max_position_embeddings", 131072},
+                {"moe_intermediate_size", 2560},
+                {"num_attention_heads", 28},
+                {"num_experts", 64},
+                {"num_experts_per_tok", 8},
+                {"num_hidden_layers", 28},
+                {"num_key_value_heads", 4},
+                {"shared_expert_intermediate_size", 20480}});
+  const json air = {{"model_type", "glm4_moe"},
+                    {"attention_bias", true},
+                    {"first_k_dense_replace", 1},
+                    {"head_dim", 128},
+                    {"hidden_size", 4096},
+                    {"intermediate_size", 10944},
+                    {"max_position_embeddings", 131072},
+                    {"moe_intermediate_size", 1408},
+                    {"n_group", 1},
+                    {"n_routed_experts", 128},
+                    {"n_shared_experts", 1},
+                    {"norm_topk_prob", true},
+                    {"num_attention_heads", 96},
+                    {"num_experts_per_tok", 8},
+                    {"num_hidden_layers", 46},
+                    {"num_key_value_heads", 8},
+                    {"num_nextn_predict_layers", 1},
+                    {"partial_rotary_factor", 0.5},
+                    {"rms_norm_eps", 1e-5},
+                    {"rope_theta", 1000000},
+                    {"routed_scaling_factor", 1.0},
+                    {"topk_group", 1},
+                    {"use_qk_norm", false},
+                    {"vocab_size", 151552}};
+  const std::map<std::string, json> published = {
+      {"qwen/qwen1.5-moe-a2.7b", small}, {"qwen/qwen2-57b-a14b", large}, {"glm/glm-4.5-air", air}};
+  for (const auto& [name, config] : published) {
+    const Deck deck = LoadDeck(InTree("inputs/" + name + ".toml")).deck;
+    Strings overrides;
+    for (const auto& [key, value] : Read(config.dump()).keys) overrides.push_back(key + "=" + value);
+    Deck imported = SmallDeck(overrides);
+    imported.model.seq_len = deck.model.seq_len;
+    EXPECT_EQ(json::parse(ConfigJson(imported.model, imported.dropout, SafeDtype::kBf16)),
+              json::parse(ConfigJson(deck.model, deck.dropout, SafeDtype::kBf16)))
+        << name;
+  }
 }
 
 }  // namespace

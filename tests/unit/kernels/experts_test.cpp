@@ -113,18 +113,16 @@ TEST(KernelsRoute, ExpertLoadCountsAndBiasesFollow) {
   }
 }
 
-TEST(KernelsRoute, LargestOfEachInput) {
+TEST(KernelsRoute, ConcatenateKeepsTheOrderOfInputs) {
   Random random;
-  Case c{"largest",
-         {random.Real(kF32, {13}, -9, 9), random.Real(kF32, {}, -9, -8), random.Real(kF32, {3, 701}, -9, 9)},
-         {OwnedTensor(kF32, {3})}};
-  c.inputs[0].Set(12, 11);
-  c.inputs[2].Set(1500, 10);
+  const Case c{"concatenate",
+               {random.Real(kF32, {13}, -9, 9), random.Real(kF32, {}, -9, 9), random.Real(kF32, {3, 701}, -9, 9)},
+               {OwnedTensor(kF32, {13 + 1 + 3 * 701})}};
   Check(c, 0);
-  const OwnedTensor largest = c.Tested()[0];
-  EXPECT_EQ(largest[0], 11);
-  EXPECT_EQ(largest[1], c.inputs[1][0]);
-  EXPECT_EQ(largest[2], 10);
+  const OwnedTensor y = c.Tested()[0];
+  int64_t at = 0;
+  for (const OwnedTensor& input : c.inputs)
+    for (int64_t i = 0; i < input.Count(); ++i) EXPECT_EQ(y[at++], input[i]);
 }
 
 // A NaN is below all numbers, and no expert is chosen twice.
@@ -197,6 +195,27 @@ TEST_P(Kernels, RouterLosses) {
   }
 }
 
+// Of equal logits it is the log of the number of experts, and 0 where one expert has all of the score.
+TEST_P(Kernels, RouterEntropy) {
+  for (const Tokens& t : {Tokens{1, 1, 1, 1, 0}, {2, 9, 5, 5, 0}, {3, 131, 7, 2, 0}, {2, 5, 1063, 3, 0}})
+    for (const char* scores : {"softmax", "sigmoid"})
+      for (bool accumulate : {false, true}) {
+        const Case c{
+            "router_entropy", {Real({t.b, t.s, t.experts}, -6, 6)}, {F32({})}, {{}, {{"scores", scores}}}, accumulate};
+        Check(c, SumBound(t.experts, double(t.b * t.s) * std::log(double(t.experts) + 1)));
+        Check(Shifted(c), SumBound(t.experts, double(t.b * t.s) * std::log(double(t.experts) + 1)));
+      }
+  Case c{"router_entropy", {Real({1, 3, 64}, 2, 2)}, {F32({})}, {{}, {{"scores", "softmax"}}}};
+  EXPECT_NEAR(c.Tested()[0][0], 3 * std::log(64), 1e-5);
+  for (const char* scores : {"softmax", "sigmoid"}) {
+    c.attributes.texts["scores"] = scores;
+    c.inputs = {Real({1, 1, 64}, -300, -300)};
+    if (scores[1] == 'o') EXPECT_NEAR(c.Tested()[0][0], std::log(64), 1e-5);
+    c.inputs[0].Set(5, 300);
+    EXPECT_NEAR(c.Tested()[0][0], 0, 1e-6) << scores;
+  }
+}
+
 TEST_P(Kernels, RoutersOfEmptyExtents) {
   for (const Tokens& t : {Tokens{0, 3, 4, 2, 8}, {2, 0, 4, 2, 8}, {2, 3, 4, 0, 8}, {0, 0, 4, 0, 0}}) {
     const OwnedTensor chosen = ChosenExperts(random_, {t.b, t.s, t.per_token}, t.experts, Routing::kAny);
@@ -206,6 +225,7 @@ TEST_P(Kernels, RoutersOfEmptyExtents) {
     Check({"balance", {logits, chosen}, {by_expert, by_expert, F32({t.b})}, losses}, SumBound(64, 4));
     Check({"balance_grad", {logits, by_expert}, {logits}, losses}, SumBound(8, 1));
     Check({"router_loss", {by_expert, by_expert, F32({t.b})}, {F32({}), F32({})}, losses, true}, SumBound(8, 1));
+    Check({"router_entropy", {logits}, {F32({})}, losses, true}, SumBound(8, 8));
   }
 }
 

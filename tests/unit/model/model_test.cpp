@@ -222,6 +222,9 @@ TEST(Decks, HaveThePublishedNumberOfParameters) {
                                                                {"smollm/135m", 134'515'008},
                                                                {"mixtral/8x7b", 46'702'792'704},
                                                                {"qwen/qwen3-30b-a3b", 30'532'122'624},
+                                                               {"qwen/qwen1.5-moe-a2.7b", 14'315'784'192},
+                                                               {"qwen/qwen2-57b-a14b", 57'408'658'944},
+                                                               {"glm/glm-4.5-air", 106'852'251'264},
                                                                {"olmoe/1b-7b", 6'919'161'856}};
   for (const auto& [name, parameters] : counts) {
     const Deck deck = LoadDeck(InTree(fmt::format("inputs/{}.toml", name))).deck;

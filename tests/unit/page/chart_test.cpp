@@ -7,6 +7,7 @@
 #include <regex>
 
 #include "espalier/util/error.hpp"
+#include "page/chart/heat_map.hpp"
 #include "page/chart/line_chart.hpp"
 #include "page/chart/stacked_chart.hpp"
 
@@ -165,6 +166,51 @@ TEST(StackedChart, PutsLayersOnOneAnother) {
   EXPECT_LT(svg.find("class=\"m1\" d"), svg.find("class=\"m0\" d")) << "the lower layer covers the higher one";
   EXPECT_EQ(AttributeOf(svg, "m1", "data-y"), "3 0");
   EXPECT_EQ(AttributeOf(svg, "m1", "data-x"), "1 3");
+}
+
+TEST(HeatMap, HasAClassOfColoursForEachValue) {
+  for (const auto& [value, css_class] : {std::pair{0.0, "h0"},
+                                         {1e-9, "h1"},
+                                         {0.249, "h1"},
+                                         {0.25, "h2"},
+                                         {0.5, "h3"},
+                                         {0.8, "h4"},
+                                         {1.0, "h4"},
+                                         {1.249, "h4"},
+                                         {1.25, "h5"},
+                                         {2.0, "h6"},
+                                         {3.99, "h6"},
+                                         {4.0, "h7"},
+                                         {900.0, "h7"}})
+    EXPECT_EQ(HeatClassOf(value), css_class) << value;
+  EXPECT_EQ(HeatClassOf(std::nan("")), "");
+}
+
+TEST(HeatMap, DrawsNeighboursOfOneClassAsOneBar) {
+  HeatMap map;
+  map.text = {"loads", "", "expert"};
+  map.row_title = "layer";
+  map.rows = {{"4", "layer <4>", {1, 1.1, 0, 5}, {"a", "b", "c", "d"}},
+              {"6", "layer 6", {1, 1, 1, 1}, {"e", "f", "g", "h"}}};
+  const Drawing drawing = DrawHeatMap(map);
+  const std::string& svg = drawing.body;
+  const double cell =
+      (std::stod(AttributeOf(svg, "axis", "data-to")) - std::stod(AttributeOf(svg, "axis", "data-from"))) / 4;
+  const auto bar = [&](const std::string& css_class) {
+    const size_t at = svg.find("class=\"" + css_class + "\" d=\"");
+    if (at == svg.npos) return std::string("none");
+    const size_t begin = svg.find("d=\"", at) + 3;
+    return svg.substr(begin, svg.find('"', begin) - begin);
+  };
+  EXPECT_EQ(bar("h4"), "M62 0h" + Pixels(2 * cell));
+  EXPECT_EQ(bar("h0"), "M" + Pixels(62 + 2 * cell) + " 0h" + Pixels(cell));
+  EXPECT_EQ(bar("h7"), "M" + Pixels(62 + 3 * cell) + " 0h" + Pixels(cell));
+  EXPECT_THAT(svg, HasSubstr("0h" + Pixels(4 * cell) + "\"")) << "the second row is one bar";
+  EXPECT_THAT(svg, HasSubstr("data-name=\"layer &lt;4&gt;\""));
+  EXPECT_THAT(svg, HasSubstr("data-x=\"0 1 2 3\" data-y=\"a b c d\""));
+  EXPECT_THAT(svg, HasSubstr("data-low=\"-0.5\" data-high=\"3.5\""));
+  EXPECT_THAT(svg, HasSubstr(">4 or more<"));
+  EXPECT_THAT(drawing.title, HasSubstr("2 rows of 4 cells, at most 5"));
 }
 
 TEST(ShareChart, DividesEachBar) {

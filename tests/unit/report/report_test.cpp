@@ -170,6 +170,48 @@ TEST_F(ReporterTest, OneStepIsItsOwnMean) {
   EXPECT_THAT(Console().back(), HasSubstr("exposed 12.0 % of the step (rank 0, one step)\n"));
 }
 
+TEST_F(ReporterTest, RoutersHaveTheirLoadsByLayer) {
+  StepRecord r = Record(3);
+  r.experts_max_load = {1.5, std::nan("")};
+  r.experts_loads = {{12, 0, 16777216}, {4, std::nan(""), 5}};
+  r.router_entropy = 2.07944154;
+  Reporter(Options()).Step(r);
+  const std::string line = Lines().at(0);
+  EXPECT_THAT(line, HasSubstr("\"experts_max_loads\":[1.5,null],\"router_entropy\":2.07944,"
+                              "\"experts_loads\":[[12,0,16777216],[4,null,5]],\"lr\""));
+  EXPECT_TRUE(json::accept(line));
+}
+
+// Every third step, as on the console, and the last one; of many steps about a thousand.
+TEST_F(ReporterTest, LoadsOfExpertsAreInSomeLines) {
+  const auto steps_with_loads = [&](int64_t steps, int64_t every) {
+    ReportOptions options = Options();
+    options.metrics_path = folder_ + fmt::format("/{}-{}/metrics.jsonl", steps, every);
+    options.console = nullptr;
+    options.steps = steps;
+    options.every_steps = every;
+    {
+      Reporter reporter(options);
+      for (int64_t step = 1; step <= steps; ++step) {
+        StepRecord r = Record(step);
+        r.experts_loads = {{1, 2}};
+        reporter.Step(r);
+      }
+    }
+    std::vector<int64_t> with;
+    std::ifstream file(options.metrics_path);
+    for (std::string line; std::getline(file, line);)
+      if (const json fields = json::parse(line); fields.contains("experts_loads")) with.push_back(fields["step"]);
+    return with;
+  };
+  EXPECT_THAT(steps_with_loads(4, 1), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(steps_with_loads(10, 3), ElementsAre(3, 6, 9, 10));
+  EXPECT_THAT(steps_with_loads(2, 5), ElementsAre(2));
+  const std::vector<int64_t> of_many = steps_with_loads(6100, 3);
+  EXPECT_EQ(of_many.size(), 678U) << "2033 reports are more than 2000, so that every third has loads";
+  EXPECT_THAT(std::vector<int64_t>(of_many.begin(), of_many.begin() + 3), ElementsAre(9, 18, 27));
+}
+
 TEST_F(ReporterTest, NineDigitsTellNeighboursApart) {
   Reporter reporter(Options());
   float loss = 2.5f;

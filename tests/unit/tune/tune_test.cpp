@@ -97,6 +97,23 @@ TEST(Tune, ARampLeavesOutWhatItsSizesDoNotSuit) {
   }
 }
 
+TEST(Tune, TakesModelsWithExpertsInSomeLayers) {
+  std::vector<std::string> keys = {"experts.count=8", "experts.per_token=2", "experts.ffn_dim=1024", "parallel.ep=2"};
+  TuneOptions options = Few(4);
+  options.fixed = {"parallel.ep"};
+  const auto considered = [&] {
+    const TuneResult result = Tune(ShortDeck(keys), 4, CostsOf("h100-8x400g"), options);
+    for (const Candidate& c : result.ranking) EXPECT_EQ(PlanWorld(c.deck, 4).peak_bytes, c.peak_bytes) << c.layout;
+    EXPECT_FALSE(result.ranking.empty());
+    return result.considered;
+  };
+  const auto all = static_cast<double>(considered());
+  for (const char* some : {"experts.first_layer=1", "experts.every=2"}) {
+    keys.emplace_back(some);
+    EXPECT_NEAR(static_cast<double>(considered()), all, 0.02 * all) << some;
+  }
+}
+
 TEST(Tune, FixedKeysKeepTheDecksValue) {
   const Deck deck = ShortDeck({"parallel.tp=2", "parallel.pp=2", "pipeline.schedule=gpipe", "recompute.mode=full"});
   TuneOptions options = Few(6);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <limits>
 #include <optional>
 
 #include "espalier/util/error.hpp"
@@ -12,6 +14,7 @@ namespace espalier {
 namespace {
 
 constexpr int kMaxSlow = 1'000'000;
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
 struct NumberAndFactor {
   int number = 0;
@@ -55,12 +58,13 @@ class SlowReader {
     };
     const size_t sign = text.find('=');
     const std::optional<int> number = ReadNumber<int>(text.substr(0, sign));
-    const std::optional<double> factor = sign == text.npos ? std::nullopt : ReadNumber<double>(text.substr(sign + 1));
-    if (!number || !factor) return refuse(fmt::format("must be the number of a {} and a factor, such as 3=1.5", what));
+    const double factor = sign == text.npos ? kNoNumber : ReadNumber<double>(text.substr(sign + 1)).value_or(kNoNumber);
+    if (!number || std::isnan(factor))
+      return refuse(fmt::format("must be the number of a {} and a factor, such as 3=1.5", what));
     if (*number < 0 || *number >= count)
       return refuse(fmt::format("{} {} is not below the number of {}s, {}", what, *number, what, count));
-    if (!(*factor >= 1 && *factor <= kMaxSlow)) return refuse(fmt::format("the factor must be from 1 to {}", kMaxSlow));
-    return NumberAndFactor{*number, *factor};
+    if (!(factor >= 1 && factor <= kMaxSlow)) return refuse(fmt::format("the factor must be from 1 to {}", kMaxSlow));
+    return NumberAndFactor{*number, factor};
   }
 
   void Add(Slow::What what, const NumberAndFactor& read, int ranks_of_one) {

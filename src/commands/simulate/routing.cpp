@@ -4,22 +4,18 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 
 #include "commands/refuse.hpp"
 #include "espalier/history/run_history.hpp"
 #include "espalier/model/layer_kinds.hpp"
-#include "espalier/util/input_file.hpp"
 
 namespace espalier {
 namespace {
 
-constexpr std::string_view kSkew = "skew=", kLoads = "experts_loads";
+constexpr std::string_view kSkew = "skew=";
 constexpr double kMostSkew = 10;
-
-using Loads = std::vector<std::vector<double>>;  // by layer with experts, and expert
 
 Routing Skewed(const std::string& argument, const Deck& deck, int64_t seed) {
   double exponent = 0;
@@ -31,51 +27,29 @@ Routing Skewed(const std::string& argument, const Deck& deck, int64_t seed) {
   return SkewedRouting(deck.model, exponent, seed);
 }
 
-/// The loads of the last line that has them; empty: none has.
-Loads LastLoads(const std::string& file, int64_t& step) {
-  Loads loads;
-  InputLines lines(file, {.what = "metrics of a run", .most_bytes = kMaxMetricsBytes}, kMaxMetricsLine);
-  for (InputLines::Line line; lines.Next(line);) {
-    if (line.text.find(kLoads) == line.text.npos) continue;
-    const nlohmann::json fields = nlohmann::json::parse(line.text, nullptr, false);
-    if (!fields.is_object() || !fields.contains(kLoads)) continue;
-    try {
-      loads = fields.at(std::string(kLoads)).get<Loads>();
-      step = IntegerOf(fields, "step").value_or(0);
-    } catch (const nlohmann::json::exception&) {
-    }
-  }
-  return loads;
-}
-
 Routing Recorded(const std::string& argument, const Deck& deck) {
-  const std::string file = std::filesystem::is_directory(argument) ? MetricsFile(argument) : argument;
-  int64_t step = 0;
-  const Loads of_layers = LastLoads(file, step);
-  const Deck::Model& m = deck.model;
   const auto refuse = [&](const std::string& why) {
-    throw UserError(ExitStatus::kData, fmt::format("--routing {}: {}: {}", argument, file, why));
+    throw UserError(ExitStatus::kData, fmt::format("--routing {}: {}", argument, why));
   };
-  if (of_layers.empty())
-    refuse(fmt::format("no step has {} (a run with experts writes it every report.every_steps)", kLoads));
-  Loads loads(1);
+  const std::optional<ExpertLoads> recorded = ReadHistory(argument).loads;
+  if (!recorded) refuse("no step has experts_loads (runs of models with experts have it every report.every_steps)");
+  const auto& [step, by_layer] = *recorded;
+  const Deck::Model& m = deck.model;
+  std::vector<std::vector<double>> loads(1);
   size_t next = 0;
   for (int layer = 1; layer <= m.layers; ++layer) {
     std::vector<double>& of_layer = loads.emplace_back();
-    if (!KindOf(m, layer).experts) continue;
-    if (next < of_layers.size()) of_layer = of_layers[next];
-    ++next;
+    if (KindOf(m, layer).experts && next++ < by_layer.size()) of_layer = by_layer[next - 1];
   }
-  if (next != of_layers.size())
-    refuse(fmt::format("step {} has loads of {} layers with experts, the deck has {}", step, of_layers.size(), next));
-  for (const std::vector<double>& layer : of_layers) {
-    if (std::ssize(layer) != m.experts.count)
-      refuse(fmt::format("step {} has loads of {} experts, experts.count is {}", step, layer.size(), m.experts.count));
-    if (std::ranges::any_of(layer, [](double load) { return !(load >= 0); }) ||
-        std::accumulate(layer.begin(), layer.end(), 0.0) <= 0)
-      refuse(fmt::format("step {} has a layer whose loads are no numbers of tokens", step));
-  }
-  return {std::move(loads), fmt::format("step {} of {}", step, file)};
+  if (next != by_layer.size())
+    refuse(fmt::format("step {} has loads of {} layers with experts, the deck has {}", step, by_layer.size(), next));
+  if (std::ssize(by_layer[0]) != m.experts.count)
+    refuse(
+        fmt::format("step {} has loads of {} experts, experts.count is {}", step, by_layer[0].size(), m.experts.count));
+  for (const std::vector<double>& layer : by_layer)
+    if (std::accumulate(layer.begin(), layer.end(), 0.0) <= 0)
+      refuse(fmt::format("step {} has a layer whose experts served no token", step));
+  return {std::move(loads), fmt::format("step {} of {}", step, argument)};
 }
 
 }  // namespace

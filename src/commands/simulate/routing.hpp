@@ -7,9 +7,8 @@
 
 namespace espalier {
 
-/// "balanced" or "", "skew=X" (SkewedRouting), or a run whose metrics.jsonl has `experts_loads`: its folder or the
-/// file; the last line that has them counts. Throws UserError: kDeck if the argument has no meaning for the deck, kData
-/// if the file cannot be read.
+/// "balanced" or "", "skew=X" (SkewedRouting), or the folder of a run, whose last step with `experts_loads` counts.
+/// Throws UserError: kDeck if the argument has no meaning for the deck, kData if the run has no such loads.
 Routing ReadRouting(const std::string& argument, const Deck& deck, int64_t seed);
 
 /// What a routing means for a deck: the fullest rank of each layer.

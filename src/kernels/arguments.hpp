@@ -35,6 +35,7 @@
 //                         ebsk,enk->ebsn  ebsn,enk->ebsk (T)  ebsn,ebsk->enk (f32 +)
 //   route {per_token, scores, normalize, scale, groups, top_groups}
 //                         logits T[b,s,e], [bias f32[e]] -> weights f32[b,s,k], chosen experts i32[b,s,k]
+//         {balanced}      + positions i32[s], which choose in place of the scores
 //   expert_load + {experts}
 //                         chosen -> how often each expert was chosen f32[e]
 //   concatenate           f32 of any shape, ... -> the elements of all, one input after the other f32[n]
@@ -365,6 +366,8 @@ struct RouteArgs {
   int32_t* chosen;    ///< i32[tokens,per_token]
   int64_t tokens, experts, per_token;
   RouterRule rule;
+  const int32_t* positions = nullptr;  ///< i32[length]: a token's position chooses; nullptr: its values do
+  int64_t length = 1;                  ///< token t has position index t mod `length`
 };
 
 /// The adjoint of the weights in the logits.

@@ -73,10 +73,16 @@ RouteArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const Tensor &logits = r.In(0), &weights = r.Out(0);
   CHECK(weights.shape.at(2) <= logits.shape.at(2), "route: {} of {}", weights.shape[2], logits.shape[2]);
-  return {r.InFloats(0),    r.Inputs() > 1 ? r.InF32(1) : nullptr,
+  const bool balanced = r.NumberOr("balanced", 0) != 0;
+  const size_t last = r.Inputs() - 1;
+  const int32_t* positions = balanced ? r.InI32(last) : nullptr;
+  CHECK(!balanced || r.In(last).shape == Shape{logits.shape.at(1)}, "route: positions {} of logits {}",
+        ToString(r.In(last).shape), ToString(logits.shape));
+  return {r.InFloats(0),    last > (balanced ? 1 : 0) ? r.InF32(1) : nullptr,
           r.OutF32(0),      OutI32(r, 1),
           TokensOf(logits), logits.shape.at(2),
-          weights.shape[2], RuleOf(r)};
+          weights.shape[2], RuleOf(r),
+          positions,        logits.shape[1]};
 }
 
 template <>

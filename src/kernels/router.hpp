@@ -28,6 +28,11 @@ void ChooseExperts(Logit logit, int64_t experts, int64_t count, int32_t* chosen)
   }
 }
 
+/// The i-th expert of a token whose position chooses (experts.routing = "balanced").
+ESPALIER_HOST_DEVICE inline int32_t BalancedExpert(int32_t position, int64_t i, int64_t experts, int64_t per_token) {
+  return static_cast<int32_t>((position * per_token + i) % experts);
+}
+
 /// Lowers the values of all experts but those in the `top_groups` groups whose two highest values have the largest
 /// sums; of equal groups the first. A group has adjacent experts.
 template <typename T>

@@ -200,6 +200,11 @@ class Llama final : public TransformerWriter {
             {}};
   }
 
+  /// A single expert, such as a shared network with a gate, is chosen by all tokens anyway.
+  bool Balanced(const Deck::Model::Experts& e) const {
+    return e.count > 1 && m_.experts.routing == ExpertRouting::kBalanced;
+  }
+
   /// The weights of each token's experts; the experts are the second output.
   int Route(int logits, const Deck::Model::Experts& e, const std::string& gate) {
     const std::string bias_name = gate + ".e_score_correction_bias";
@@ -208,6 +213,7 @@ class Llama final : public TransformerWriter {
     Attributes attributes{
         {{"per_token", double(e.per_token)}, {"normalize", e.normalize ? 1.0 : 0.0}, {"scale", e.scale}},
         {{"scores", std::string(DeckName(e.scores))}}};
+    if (Balanced(e)) inputs.push_back(positions()), attributes.numbers["balanced"] = 1;
     if (e.groups > 1) attributes.numbers.insert({{"groups", double(e.groups)}, {"top_groups", double(e.top_groups)}});
     const int weights = b_.Emit(OpKind::kRoute, std::move(inputs), {gate + ".weights", gate + ".chosen"}, attributes);
     const int chosen = b_.Output(weights, 1);

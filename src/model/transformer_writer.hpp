@@ -34,6 +34,7 @@ class TransformerWriter {
                    const std::string& out);
   /// Input of the positions of the sequence's tokens.
   int SequencePositions();
+  int positions() const { return positions_; }
   /// Input of learned positions: of the sequence, or of each document in it.
   int Positions();
 

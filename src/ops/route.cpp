@@ -6,7 +6,8 @@
 //
 // With a bias of each expert the choice is by s + bias, the weights are not (DeepSeek-V3, eq. 16). With `groups`
 // experts are chosen from the `top_groups` groups whose two highest values of s + bias have the largest sums. The
-// choice has no gradient; that of the weights goes to the logits.
+// choice has no gradient; that of the weights goes to the logits. With `balanced` a token's position p, the last input,
+// chooses: the k experts from p k on, modulo E, so that all serve equally many tokens.
 //
 // expert_load counts how often each expert is chosen in a step, and concatenate puts the counts of all layers side by
 // side, for the metrics. The bias is a state that no gradient trains: bias_update adds `rate` to the biases of experts
@@ -19,7 +20,9 @@ namespace {
 
 Einsum RouteEinsum(const OpContext& c) {
   Einsum einsum{{"bse"}, {"bsk", "bsk"}, "bs"};
-  if (c.inputs.size() > 1) einsum.inputs.emplace_back("e");
+  const bool balanced = c.op.attributes.NumberOr("balanced", 0) != 0;
+  if (c.inputs.size() > (balanced ? 2 : 1)) einsum.inputs.emplace_back("e");
+  if (balanced) einsum.inputs.emplace_back("s");
   return einsum;
 }
 std::vector<Type> RouteInfer(const OpContext& c) {

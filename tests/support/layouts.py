@@ -452,4 +452,7 @@ def shared_experts(add, half):
     half(2, 1, 2, 1, 2, model=SHARED_OUT, keys=[EP2, ZERO3, SELECTIVE])
     half(1, 1, 4, 1, 1, model=GROUPED, keys=[EP2, BUFFER[1], FULL])
     half(1, 1, 2, 1, 1, model=[*SHARED_OUT, "experts.shared_ffn_dim=17"], keys=[EP2])
+    # Positions choose, wherever a token is.
+    add(2, 1, 1, 2, 1, model=[*SHARED_OUT, *DOCUMENTS, "experts.routing=balanced"], keys=[EP2, RING])
+    add(1, 1, 2, 1, 2, model=[*GROUPED, "experts.routing=balanced"], keys=[EP2, FULL])
     half(1, 2, 1, 1, 2, model=SHARED_OUT, keys=[EP2])

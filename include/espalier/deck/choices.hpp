@@ -21,6 +21,7 @@ enum class Family : uint8_t { kLlama, kGpt2 };
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
 enum class QkNorm : uint8_t { kNone, kHead, kFull };
 enum class RouterScores : uint8_t { kSoftmax, kSigmoid };
+enum class ExpertRouting : uint8_t { kLearned, kBalanced };
 enum class NormPlacement : uint8_t { kPre, kPost };
 enum class ReduceFrequency : uint8_t { kAuto, kStep, kMicrobatch };
 enum class ContextMode : uint8_t { kRing, kAllGather, kAllToAll };
@@ -95,6 +96,9 @@ inline constexpr auto kChoices<QkNorm> =
 template <>
 inline constexpr auto kChoices<RouterScores> =
     std::to_array<Choice<RouterScores>>({{RouterScores::kSoftmax, "softmax"}, {RouterScores::kSigmoid, "sigmoid"}});
+template <>
+inline constexpr auto kChoices<ExpertRouting> = std::to_array<Choice<ExpertRouting>>(
+    {{ExpertRouting::kLearned, "learned"}, {ExpertRouting::kBalanced, "balanced"}});
 template <>
 inline constexpr auto kChoices<NormPlacement> = std::to_array<Choice<NormPlacement>>({{NormPlacement::kPre, "pre"},
                                                                                       {NormPlacement::kPost, "post"}});

@@ -69,6 +69,7 @@ struct Deck {
       bool bias;  ///< a bias of each expert, for the choice alone, that loads train
       double bias_rate;
       double balance_loss, z_loss;
+      ExpertRouting routing;
       double
           buffer;  ///< rows that a rank keeps of a layer, relative to balanced routing (src/passes/expert_passes.cpp)
     } experts;

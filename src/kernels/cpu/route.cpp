@@ -57,7 +57,9 @@ void ForwardRow(const RouteArgs& a, int64_t t) {
   ScoreRow(a.rule, logits, LargestOf(logits, a.experts), a.experts, scores);
   ValueRow(a, logits, scores, values);
   int32_t* chosen = a.chosen + t * a.per_token;
-  ChooseExperts([&](int64_t e) { return values[e]; }, a.experts, a.per_token, chosen);
+  if (a.positions == nullptr) ChooseExperts([&](int64_t e) { return values[e]; }, a.experts, a.per_token, chosen);
+  for (int64_t i = 0; i < a.per_token && a.positions != nullptr; ++i)
+    chosen[i] = BalancedExpert(a.positions[t % a.length], i, a.experts, a.per_token);
   const float factor = static_cast<float>(a.rule.scale) / NormOf(a.rule, scores, chosen, a.per_token);
   for (int64_t i = 0; i < a.per_token; ++i) a.weights[t * a.per_token + i] = scores[chosen[i]] * factor;
 }

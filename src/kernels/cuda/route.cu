@@ -112,8 +112,10 @@ __global__ void RouteKernel(RouteArgs a) {
     float sum = scores.LeastSum();
     uint64_t last = UINT64_MAX;
     for (int64_t i = 0; i < a.per_token; ++i) {
-      last = choice.After(last);
-      const int32_t expert = ExpertOf(last);
+      const bool by_position = a.positions != nullptr;
+      if (!by_position) last = choice.After(last);
+      const int32_t expert =
+          by_position ? BalancedExpert(a.positions[t % a.length], i, a.experts, a.per_token) : ExpertOf(last);
       const float score = scores.Of(expert);
       sum += score;
       if (LaneOfWarp() != i % kWarp) continue;

@@ -44,6 +44,8 @@ void Route(const RouteArgs& a) {
                                                               : Get(a.logits, t * a.experts + e)));
     if (a.rule.groups > 1) KeepTopGroups(values.data(), a.experts, a.rule.groups, a.rule.top_groups);
     ChooseExperts([&](int64_t e) { return values[static_cast<size_t>(e)]; }, a.experts, a.per_token, chosen);
+    for (int64_t i = 0; i < a.per_token && a.positions != nullptr; ++i)
+      chosen[i] = BalancedExpert(a.positions[t % a.length], i, a.experts, a.per_token);
     const double norm = NormOf(scores, a.rule, chosen, a.per_token);
     for (int64_t i = 0; i < a.per_token; ++i)
       Set(a.weights, t * a.per_token + i, a.rule.scale * scores[static_cast<size_t>(chosen[i])] / norm);

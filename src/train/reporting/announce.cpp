@@ -45,6 +45,11 @@ void Announce(const Run& run, const StartTimes& times, const WorldProof& proof, 
   for (const BlockLine& line : StartBlock(run, times, proof, step)) run.reporter.SayLine(line);
   if (run.IsRankZero() && !proof.why_not.empty())
     spdlog::warn("not proven that the programs of all ranks fit together: {}", proof.why_not);
+  if (run.IsRankZero() && run.deck().model.experts.count > 0 &&
+      run.deck().model.experts.routing == ExpertRouting::kBalanced)
+    spdlog::warn(
+        "experts.routing = \"balanced\": positions choose the experts of tokens, to measure speed; what is "
+        "trained is of no use");
   AnnounceFallbacks(run.device, run.world);
 }
 

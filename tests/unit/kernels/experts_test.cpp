@@ -80,6 +80,28 @@ TEST_P(Kernels, RouteWithGroupsAndBias) {
   }
 }
 
+// Positions choose in place of the scores, which the weights still follow.
+TEST_P(Kernels, RouteByPosition) {
+  struct Sizes {
+    int64_t batch, length, experts, per_token;
+  };
+  for (const auto& [batch, length, experts, per_token] : {Sizes{2, 7, 5, 3}, {3, 1, 4, 4}, {1, 33, 70, 40}})
+    for (bool bias : {true, false}) {
+      Attributes router = RouterOf(true, true, per_token);
+      router.numbers["balanced"] = 1;
+      Case c = RouteCase(Real({batch, length, experts}, -4, 4), router);
+      if (bias) c.inputs.push_back(F32({experts}, -0.3, 0.3));
+      OwnedTensor positions(Dtype::kI32, {length});
+      for (int64_t s = 0; s < length; ++s) positions.Set(s, double(11 + 3 * s));
+      c.inputs.push_back(positions);
+      Check(c, SumBound(experts, 2.5));
+      const OwnedTensor chosen = c.Tested()[1];
+      for (int64_t t = 0; t < batch * length; ++t)
+        for (int64_t i = 0; i < per_token; ++i)
+          EXPECT_EQ(chosen[t * per_token + i], double(((11 + 3 * (t % length)) * per_token + i) % experts));
+    }
+}
+
 // The two highest of a group count: group 1 has the highest expert, group 0 the largest sum.
 TEST(KernelsRoute, GroupsRankByTheirTwoHighest) {
   OwnedTensor logits(kF32, {1, 1, 4}), bias(kF32, {4});

@@ -18,6 +18,8 @@ inline const std::vector<Rule> kExpertRules = {
     {"route per_token=2 scores=sigmoid normalize=1 scale=2.5", "bf16[3,5,13]", "f32[3,5,2] i32[3,5,2]"},
     {"route per_token=2 scores=sigmoid normalize=1 scale=2.5", "bf16[3{dp_shard},5{cp,tp},13]",
      "f32[3{dp_shard},5{cp,tp},2] i32[3{dp_shard},5{cp,tp},2]"},
+    {"route balanced=1 per_token=2 scores=sigmoid normalize=1 scale=2.5", "bf16[3,5{cp},13] f32[13] i32[5{cp}]",
+     "f32[3,5{cp},2] i32[3,5{cp},2]"},
     {"route per_token=2 scores=sigmoid normalize=1 scale=2.5", "bf16[3,5,13{tp}]", "error: dim e may not be sharded"},
     {"route per_token=2 scores=sigmoid normalize=1 scale=2.5", "bf16[3,5,13]+sum{tp}",
      "error: partial inputs are not allowed"},

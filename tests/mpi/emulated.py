@@ -171,6 +171,23 @@ def check_layouts(checks, home):
     environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_CUDA_GRAPH=None, ESPALIER_EMULATED_STREAMS=None)
 
 
+def check_experts(checks, home):
+    """What routers do: loads by layer, which come from both stages, and entropies. Two ranks share the experts."""
+    environment(ESPALIER_EMULATED_GPUS="4")
+    for scores in ("softmax", "sigmoid"):
+        keys = [*BASE, "experts.count=8", "experts.per_token=3", "experts.ffn_dim=24", f"experts.scores={scores}",
+                "parallel.pp=2", "parallel.dp_shard=2", "parallel.ep=2"]
+        cpu, gpu = (train(home(f"{scores}-{device[11:]}"), 4, [*keys, device, *transport])
+                    for device, transport in ((CPU, []), (CUDA, [NCCL])))
+        loads = gpu.curve("experts_loads")
+        checks.that(loads == cpu.curve("experts_loads") and len(loads[0]) == 2, f"{scores}: loads {loads[0]}")
+        far = max(close(gpu, cpu), difference(gpu.curve("router_entropy"), cpu.curve("router_entropy")))
+        checks.that(far <= RTOL, f"{scores}: losses, norms and entropies of the processor to {far:.1e}")
+        checks.that(gpu.end["rank_peak_bytes"] == planned_peaks(home(""), 4, [*keys, CUDA]),
+                    f"{scores}: planned peak is what was used")
+    environment(ESPALIER_EMULATED_GPUS=None)
+
+
 def check_rounded(checks, home):
     """Gradients sent in bf16, with the library's sums and with ours, compared with the processor."""
     layout = [*BASE, "parallel.dp_shard=2", "parallel.reduce_dtype=bf16", "model.vocab=263"]
@@ -364,7 +381,8 @@ def main():
         home = lambda name: os.path.join(folder, name)
         # In this order each third takes about as long: the longest three are neighbours.
         all_checks = [check_one_rank, check_capture, check_hungry, check_checkpoints, check_layouts, check_attention,
-                      check_masks, check_moments, check_fp8, check_watch, check_rounded, check_guard, check_choice]
+                      check_masks, check_moments, check_fp8, check_watch, check_rounded, check_experts, check_guard,
+                      check_choice]
         named = [check for check in all_checks if check.__name__ in sys.argv[1:]]
         for check in named if sys.argv[1:] else share(all_checks, always=[check_one_rank]):
             check(checks, home)

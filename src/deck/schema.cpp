@@ -264,9 +264,9 @@ std::vector<DeckKey> Rows() {
      "routing. Where routing gives it more, it computes the others in further passes, in backward once more. No token "
      "is dropped, and memory does not depend on the routing."},
     {"experts", "routing", CHOICE(model.experts.routing), "learned", OneOf<ExpertRouting>(),
-     "Who chooses the experts of a token. learned: the router. balanced: its position, so that all experts serve equally "
-     "many tokens (the token at position p has the per_token experts from p per_token on, modulo count); to measure "
-     "speed, and to compare with times that were published so. What is trained is of no use."},
+     "Who chooses the experts of a token. learned: the router. balanced: its position, so that all experts serve "
+     "equally many tokens (the token at position p has the per_token experts from p per_token on, modulo count); to "
+     "measure speed, and to compare with times that were published so. What is trained is of no use."},
 
     {"parallel", "pp", FIELD(parallel.pp), 1, Between(1, kMaxDegree),
      "Pipeline stages."},

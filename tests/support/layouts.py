@@ -454,5 +454,5 @@ def shared_experts(add, half):
     half(1, 1, 2, 1, 1, model=[*SHARED_OUT, "experts.shared_ffn_dim=17"], keys=[EP2])
     # Positions choose, wherever a token is.
     add(2, 1, 1, 2, 1, model=[*SHARED_OUT, *DOCUMENTS, "experts.routing=balanced"], keys=[EP2, RING])
-    add(1, 1, 2, 1, 2, model=[*GROUPED, "experts.routing=balanced"], keys=[EP2, FULL])
+    add(1, 1, 2, 1, 2, model=[*SHARED_OUT, *ROUTER_LOSSES, "experts.routing=balanced"], keys=[EP2, FULL])
     half(1, 2, 1, 1, 2, model=SHARED_OUT, keys=[EP2])

@@ -156,10 +156,6 @@ std::string NoSharedExpert(const Deck& d) {
 std::string NoBias(const Deck& d) {
   return d.model.experts.count == 0 ? NoExperts(d) : When(!d.model.experts.bias, "experts.bias is false");
 }
-std::string ExpertsStayInBf16(const Deck& d) {
-  return When(d.model.experts.count > 0 && d.precision.matmul == MatmulPrecision::kFp8,
-              "the matmuls of experts are in bf16");
-}
 std::string ExpertsTrainWithAdamw(const Deck& d) {
   return When(d.model.experts.count > 0 && d.optimizer.name == OptimizerName::kMuon,
               "AdamW trains the weights of experts, of which each has several matrices");
@@ -222,7 +218,6 @@ const std::vector<Effect>& Effects() {
       {"run.dilation", NeverSleeps},
       {"model.sliding_window", HidesNothing},
       {"model.full_attention_layers", NoWindow},
-      {"precision.matmul", ExpertsStayInBf16, "has no effect on experts"},
       {"optimizer.name", ExpertsTrainWithAdamw, "has no effect on experts"},
       {"experts.per_token", NoExperts},
       {"experts.ffn_dim", NoExperts},

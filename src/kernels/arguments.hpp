@@ -34,7 +34,8 @@
 //                         enk->enk,e enk->ekn,e enk->enk,en enk->ekn,ek: of each expert as of a weight
 //   grouped_matmul {spec} rows of experts, weights of the experts, the expert of each row i32[e,b,r], ascending:
 //                         ebsk,enk->ebsn  ebsn,enk->ebsk (T)  ebsn,ebsk->enk (f32 +)
-//                {scales} ebsk,enk->ebsn  ebsn,ekn->ebsk of fp8 operands into bf16: then the scales f32 of each row, and
+//                {scales} ebsk,enk->ebsn  ebsn,ekn->ebsk of fp8 operands into bf16: then the scales f32 of each row,
+//                and
 //                         of each expert, or with "row" of each row of its weight
 //   route {per_token, scores, normalize, scale, groups, top_groups}
 //                         logits T[b,s,e], [bias f32[e]] -> weights f32[b,s,k], chosen experts i32[b,s,k]

@@ -14,10 +14,9 @@ constexpr std::string_view kMatmulSpecs[] = {"bsk,nk->bsn", "bsn,nk->bsk", "bsn,
                                              "sk,nk->sn",   "sk,kn->sn",   "sk,sn->kn"};
 /// Weights of experts, forward and both gradients; the gradient of rows by weights that are contiguous along n (fp8).
 constexpr std::string_view kGroupedSpecs[] = {"ebsk,enk->ebsn", "ebsn,enk->ebsk", "ebsn,ebsk->enk", "ebsn,ekn->ebsk"};
-constexpr std::string_view kQuantizeSpecs[] = {"bsk->bsk,y",     "bsk->kbs,y",  "nk->nk,y",   "nk->kn,y",
-                                               "bsk->bsk,bsy",   "bsk->kbs,ky", "nk->nk,ny",  "nk->kn,ky",
-                                               "ebsk->ebsk,ebs", "enk->enk,e",  "enk->ekn,e", "enk->enk,en",
-                                               "enk->ekn,ek"};
+constexpr std::string_view kQuantizeSpecs[] = {
+    "bsk->bsk,y", "bsk->kbs,y",     "nk->nk,y",   "nk->kn,y",   "bsk->bsk,bsy", "bsk->kbs,ky", "nk->nk,ny",
+    "nk->kn,ky",  "ebsk->ebsk,ebs", "enk->enk,e", "enk->ekn,e", "enk->enk,en",  "enk->ekn,ek"};
 
 template <size_t kCount>
 bool IsOneOf(const std::string_view (&specs)[kCount], std::string_view text) {

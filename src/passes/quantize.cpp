@@ -53,9 +53,7 @@ bool IsMarked(const Op& op) { return IsMatmul(op) && op.attributes.numbers.conta
 MatmulSpec SpecOf(const Op& op) {
   return op.kind == OpKind::kGroupedMatmul ? GroupedSpecOf(op.attributes) : MatmulSpecOf(op.attributes);
 }
-bool MakesExpertGradient(const Op& op) {
-  return op.kind == OpKind::kGroupedMatmul && SpecOf(op).MakesWeightGradient();
-}
+bool MakesExpertGradient(const Op& op) { return op.kind == OpKind::kGroupedMatmul && SpecOf(op).MakesWeightGradient(); }
 
 class Quantizer {
  public:

@@ -1,8 +1,8 @@
 // The attribute `spec` of ops, parsed: the einsum dims of a matmul, and of an operand that is quantized for one.
 //
 // b and s are the tokens, k the features of the input, and n those that the weight makes. So "bsn" as an operand is the
-// gradient of a result, and a weight is stored as [out, in], "nk", or as [in, out], "kn". Rows of experts are "ebs", and
-// a weight of experts is "enk".
+// gradient of a result, and a weight is stored as [out, in], "nk", or as [in, out], "kn". Rows of experts are "ebs",
+// and a weight of experts is "enk".
 #pragma once
 
 #include <string>

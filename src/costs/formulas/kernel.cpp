@@ -12,8 +12,8 @@ namespace {
 /// (kernels/cuda/grouped_matmul.cu).
 constexpr double kGroupedShare = 0.36;
 
-/// On GPUs those in fp8 take the time of bf16: on Hopper their operands are widened to fp16 in registers (same file; not
-/// measured).
+/// On GPUs those in fp8 take the time of bf16: on Hopper their operands are widened to fp16 in registers (same file;
+/// not measured).
 double GroupedUs(const Cluster& cluster, MatmulShape shape) {
   if (cluster.device != DeviceKind::kCuda) return MatmulUs(cluster.compute, shape);
   if (IsFp8(shape.dtype)) shape.dtype = Dtype::kBf16;

@@ -4,13 +4,13 @@
 // each expert's weight, which adds up the expert's rows in order.
 //
 // Operands pass through shared memory in steps of the contracted dim, several of them on their way at a time. bf16 and
-// fp8 are multiplied on tensor cores by mma, fp32 by ordinary arithmetic. An element is the sum over the steps in order,
-// wherever it is in a tile, so its bits do not depend on other rows.
+// fp8 are multiplied on tensor cores by mma, fp32 by ordinary arithmetic. An element is the sum over the steps in
+// order, wherever it is in a tile, so its bits do not depend on other rows.
 //
 // In fp8 both operands are contiguous along the contracted dim, two elements where bf16 has one, so a step is twice as
-// deep. The scales multiply the whole sum. On Hopper mma of fp8 is no instruction of tensor cores: it becomes two products
-// of fp16, to which operands are widened in registers (seen in the machine code of sm_90a; sm_89 has one). So the rate in
-// fp8 is that of bf16 at best (not measured); wgmma would double it.
+// deep. The scales multiply the whole sum. On Hopper mma of fp8 is no instruction of tensor cores: it becomes two
+// products of fp16, to which operands are widened in registers (seen in the machine code of sm_90a; sm_89 has one). So
+// the rate in fp8 is that of bf16 at best (not measured); wgmma would double it.
 //
 // On an H200, 32,768 rows by experts of 2048 x 2048, bf16, TFLOP/s; a dense matmul runs at 661:
 //
@@ -325,8 +325,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t n = a.out, k = a.in / 2, column = blockIdx.x % blocks_of_columns * kSide<T>,
                 weight = span.expert * n + column;
   MultiplyTile<true, true, true>(
-      Operand<T>{a.a.As<T>() + span.first * k, k, span.rows, k},
-      Operand<T>{a.b.As<T>() + weight * k, k, n - column, k},
+      Operand<T>{a.a.As<T>() + span.first * k, k, span.rows, k}, Operand<T>{a.b.As<T>() + weight * k, k, n - column, k},
       Results<Bf16>{a.c.As<Bf16>() + span.first * n + column, n, span.rows, n - column}, shared,
       Scaled{a.a_scales + span.first, a.b_scales + (a.b_has_row_scales ? weight : span.expert), a.b_has_row_scales});
 }

@@ -5,9 +5,7 @@
 namespace espalier::reference {
 namespace {
 
-double Element(const Array& x, int64_t i) {
-  return IsFp8(x.dtype) ? FromFp8(x.dtype, x.As<uint8_t>()[i]) : Get(x, i);
-}
+double Element(const Array& x, int64_t i) { return IsFp8(x.dtype) ? FromFp8(x.dtype, x.As<uint8_t>()[i]) : Get(x, i); }
 
 /// The scale of a column of results of an expert; 1 if operands are not in fp8.
 double ScaleOfWeight(const GroupedMatmulArgs& a, int64_t expert, int64_t column) {

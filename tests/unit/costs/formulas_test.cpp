@@ -57,8 +57,12 @@ LocalOp ProductOfExperts(Dtype dtype) {
   Op op;
   op.kind = OpKind::kGroupedMatmul;
   op.attributes.texts["spec"] = "ebsk,enk->ebsn";
-  LocalOp local{op,           {{8, 1, 1024, 2048}, {8, 4096, 2048}, {8, 1, 1024}}, {{8, 1, 1024, 4096}}, dtype,
-                {dtype, dtype, Dtype::kI32}, {Dtype::kBf16}};
+  LocalOp local{op,
+                {{8, 1, 1024, 2048}, {8, 4096, 2048}, {8, 1, 1024}},
+                {{8, 1, 1024, 4096}},
+                dtype,
+                {dtype, dtype, Dtype::kI32},
+                {Dtype::kBf16}};
   if (!IsFp8(dtype)) return local;
   local.op.attributes.texts["scales"] = "tensor";
   local.inputs.insert(local.inputs.end(), {{8, 1, 1024}, {8}});

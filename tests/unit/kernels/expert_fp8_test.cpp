@@ -56,7 +56,8 @@ TEST(KernelsExpertsFp8, RowsAreQuantizedEachByItself) {
 // An expert's weight has the bits that it has alone: those that no other experts of its rank change.
 TEST(KernelsExpertsFp8, WeightsAreQuantizedEachByItself) {
   Random random;
-  for (const Shape& shape : {Shape{1, 1, 1}, {3, 5, 7}, {5, 33, 40}, {4, 64, 192}, {2, 301, 77}, {7, 2, 4}, {0, 3, 4}, {3, 0, 4}})
+  for (const Shape& shape :
+       {Shape{1, 1, 1}, {3, 5, 7}, {5, 33, 40}, {4, 64, 192}, {2, 301, 77}, {7, 2, 4}, {0, 3, 4}, {3, 0, 4}})
     for (const WeightSpec& spec : kWeights) {
       const Case all = WeightCase(spec, Spread(random, shape));
       CheckBits(all);

@@ -273,8 +273,8 @@ TEST(Groups, EveryPatternMustMatchAParameter) {
 TEST(MatmulPatterns, LeaveMatmulsInBf16) {
   const auto marked = [](const char* deck, const std::string& patterns, std::vector<std::string> overrides = {}) {
     std::vector<std::string> names;
-    overrides.insert(overrides.end(), {"precision.compute=bf16", "precision.matmul=fp8",
-                                       "precision.bf16_matmuls=" + patterns});
+    overrides.insert(overrides.end(),
+                     {"precision.compute=bf16", "precision.matmul=fp8", "precision.bf16_matmuls=" + patterns});
     const Deck loaded = LoadDeck(InTree("tests/decks/") + deck, overrides).deck;
     const Model model = BuildModel(loaded, SplitLayers(loaded, 1), 1, Purpose::kTrain);
     for (const Op& op : model.graph.ops)

@@ -47,10 +47,8 @@ TEST(MatmulSpec, KnowsGradientsByTokensAndFeaturesOfTheResult) {
 }
 
 TEST(MatmulSpec, OfExpertsContractsFeaturesOrRows) {
-  for (const auto& [text, contracted, weight_gradient] : std::vector<Expected>{{"ebsk,enk->ebsn", "k"},
-                                                                               {"ebsn,enk->ebsk", "n"},
-                                                                               {"ebsn,ekn->ebsk", "n"},
-                                                                               {"ebsn,ebsk->enk", "bs", true}}) {
+  for (const auto& [text, contracted, weight_gradient] : std::vector<Expected>{
+           {"ebsk,enk->ebsn", "k"}, {"ebsn,enk->ebsk", "n"}, {"ebsn,ekn->ebsk", "n"}, {"ebsn,ebsk->enk", "bs", true}}) {
     const MatmulSpec spec = GroupedSpecOf(Spec(text));
     EXPECT_EQ(spec.Text(), text);
     EXPECT_EQ(spec.MakesWeightGradient(), weight_gradient) << text;

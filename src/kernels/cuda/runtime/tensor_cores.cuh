@@ -56,8 +56,8 @@ __device__ inline void MultiplyAdd(float (&sums)[4], const uint32_t (&a)[4], uin
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Products in fp8 of which tensor cores keep about 14 bits of a sum (DeepSeek-AI 2024, section 3.3.2). On Hopper and on
-/// Blackwell of data centers, mma of fp8 becomes products of fp16, and sums are in fp32.
+/// Products in fp8 of which tensor cores keep about 14 bits of a sum (DeepSeek-AI 2024, section 3.3.2). On Hopper and
+/// on Blackwell of data centers, mma of fp8 becomes products of fp16, and sums are in fp32.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
 inline constexpr bool kFp8SumsAreShort = false;
 #else

@@ -173,7 +173,10 @@ void PrintProgram(const Program& program) {
 }
 
 nlohmann::ordered_json PlanJson(const Fp8Matmuls& matmuls) {
-  return {{"matmuls", matmuls.in_fp8}, {"matmuls_in_bf16", matmuls.in_bf16}, {"weights_in_bf16", matmuls.weights}};
+  nlohmann::ordered_json json = {
+      {"matmuls", matmuls.in_fp8}, {"matmuls_in_bf16", matmuls.in_bf16}, {"weights_in_bf16", matmuls.weights}};
+  if (matmuls.expert_gradients > 0) json["expert_gradients_in_bf16"] = matmuls.expert_gradients;
+  return json;
 }
 
 nlohmann::ordered_json PlanJson(const WorldPlan& plan, int64_t staging_bytes) {

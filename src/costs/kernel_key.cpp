@@ -201,6 +201,7 @@ bool HasScales(const RebuiltOp& rebuilt) {
 /// The spec of a matmul or a quantize op is one that kernels have.
 bool HasSpec(const RebuiltOp& rebuilt) {
   if (rebuilt.op.kind == OpKind::kMatmul) return IsMatmulSpec(TextOf(rebuilt, "spec")) && HasScales(rebuilt);
+  if (rebuilt.op.kind == OpKind::kGroupedMatmul) return IsGroupedSpec(TextOf(rebuilt, "spec")) && HasScales(rebuilt);
   if (rebuilt.op.kind != OpKind::kQuantize) return true;
   return IsQuantizeSpec(TextOf(rebuilt, "spec")) && rebuilt.output_dtypes.size() == 2 &&
          TextOf(rebuilt, "to") == Name(rebuilt.output_dtypes[0]);

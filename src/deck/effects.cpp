@@ -154,10 +154,6 @@ std::string NoSharedExpert(const Deck& d) {
 std::string NoBias(const Deck& d) {
   return d.model.experts.count == 0 ? NoExperts(d) : When(!d.model.experts.bias, "experts.bias is false");
 }
-std::string ExpertsStayInBf16(const Deck& d) {
-  return When(d.model.experts.count > 0 && d.precision.matmul == MatmulPrecision::kFp8,
-              "the matmuls of experts are in bf16");
-}
 std::string NoWindow(const Deck& d) {
   if (d.model.sliding_window == 0) return "model.sliding_window is 0, so all layers see all tokens";
   return When(d.model.sliding_window >= d.model.seq_len, "model.sliding_window hides nothing");
@@ -216,7 +212,6 @@ const std::vector<Effect>& Effects() {
       {"run.dilation", NeverSleeps},
       {"model.sliding_window", HidesNothing},
       {"model.full_attention_layers", NoWindow},
-      {"precision.matmul", ExpertsStayInBf16, "has no effect on experts"},
       {"experts.per_token", NoExperts},
       {"experts.ffn_dim", NoExperts},
       {"experts.shared_ffn_dim", NoExperts},

@@ -341,7 +341,7 @@ std::vector<DeckKey> Rows() {
      "compute the same numbers, more slowly."},
     {"precision", "fp8_scaling", CHOICE(precision.fp8_scaling), "tensor", OneOf<Fp8Scaling>(),
      "What has a scale of its own in fp8: tensor: each operand of a matmul on each rank; row: each row of it, along "
-     "which it is contracted."},
+     "which it is contracted. Rows of experts always have one each, and each expert's weight its own."},
     {"precision", "bf16_matmuls", FIELD(precision.bf16_matmuls), Strings{"lm_head.weight"}, Any(),
      "Weights whose matmuls stay in bf16 with matmul = \"fp8\": patterns of their names. * and ? stand for any "
      "characters and for one, dots included; lm_head.weight is the head, tied or not."},

@@ -42,12 +42,14 @@ int64_t SumSquares(const LocalOp& op) {
 int64_t Clip(const LocalOp&) { return kClipBytes; }
 
 /// Of one scale per rank the maxima of parts; of columns with scales of their own the same per column. Rows need none.
+/// Each expert's weight has its own.
 int64_t Quantize(const LocalOp& op) {
   const QuantizeSpec spec = QuantizeSpecOf(op.op.attributes);
   const Shape& x = op.inputs[0];
-  const int64_t width = x.empty() ? 1 : x.back(), n = Volume(x);
-  if (!spec.HasRowScales()) return MaximaBytes(n);
-  return spec.IsTransposed() && width > 0 ? ColumnSumBytes(1, n / width, width) : 0;
+  const int64_t blocks = spec.IsOfExpertWeights() ? x[0] : 1, width = x.empty() ? 1 : x.back(),
+                n = blocks == 0 ? 0 : Volume(x) / blocks;
+  if (!spec.HasRowScales()) return blocks * MaximaBytes(n);
+  return spec.IsTransposed() && width > 0 ? blocks * ColumnSumBytes(1, n / width, width) : 0;
 }
 
 /// For cuBLASLt: eight fp32 copies of the output, so that it can split the contracted dim (split-K), plus 64 KiB of its

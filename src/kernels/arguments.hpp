@@ -31,8 +31,13 @@
 //   quantize {spec, to}   x bf16 -> fp8 `to` in the order of spec's dims, its scales f32 (src/kernels/fp8.hpp):
 //                         bsk->bsk,y bsk->kbs,y nk->nk,y nk->kn,y have one; bsk->bsk,bsy bsk->kbs,ky nk->nk,ny
 //                         nk->kn,ky have one per row of the result
+//                         ebsk->ebsk,ebs with the expert of each row i32[e,b,r]: one per row of experts
+//                         enk->enk,e enk->ekn,e enk->enk,en enk->ekn,ek: of each expert as of a weight
 //   grouped_matmul {spec} rows of experts, weights of the experts, the expert of each row i32[e,b,r], ascending:
 //                         ebsk,enk->ebsn  ebsn,enk->ebsk (T)  ebsn,ebsk->enk (f32 +)
+//                {scales} ebsk,enk->ebsn  ebsn,ekn->ebsk of fp8 operands into bf16: then the scales f32 of each row,
+//                and
+//                         of each expert, or with "row" of each row of its weight
 //   route {per_token, scores, normalize, scale, groups, top_groups}
 //                         logits T[b,s,e], [bias f32[e]] -> weights f32[b,s,k], chosen experts i32[b,s,k]
 //         {balanced}      + positions i32[s], which choose in place of the scores
@@ -341,6 +346,9 @@ enum class GroupedProduct : uint8_t { kForward, kInputGradient, kWeightGradient 
 
 /// Each row by the weight of its expert. `out` and `in` are the extents of an expert's weight: rows of y and dy have
 /// `out` elements, those of x and dx `in`. The bits of a row of y or dx do not depend on other rows.
+///
+/// Operands in fp8 have scales. Both are then contiguous along the contracted dim, so dx is computed as a forward
+/// product of dy and weights [in,out] is.
 struct GroupedMatmulArgs {
   GroupedProduct product;
   GroupedRows group;
@@ -349,6 +357,9 @@ struct GroupedMatmulArgs {
   Array b;          ///< T[experts,out,in]; of a weight gradient T[rows,in]
   Array c;          ///< T[rows,out]; of an input gradient T[rows,in]; of a weight gradient f32[experts,out,in]
   bool accumulate;  ///< of a weight gradient: c += a^T b
+  const float* a_scales = nullptr;  ///< f32[rows] of a in fp8
+  const float* b_scales = nullptr;  ///< f32[experts] of b in fp8, or f32[experts,out]
+  bool b_has_row_scales = false;    ///< the latter
 };
 
 /// How a router makes weights of logits, and how it chooses experts (src/ops/route.cpp).
@@ -512,13 +523,30 @@ struct WeightedSwigluGradArgs {
 enum class ScaleOf : uint8_t { kTensor, kRow };
 
 /// y = x / scale in fp8, or y = x^T / scale. A scale depends on the largest magnitude of its tensor or row (fp8.hpp).
+/// Blocks follow one another in memory and are quantized each by itself.
 struct QuantizeArgs {
-  Array x;              ///< bf16[rows,width]
-  Array y;              ///< fp8[rows,width], transposed [width,rows]
-  float* scales;        ///< f32[1], or one per row of y
-  int64_t rows, width;  ///< extents of x
+  Array x;              ///< bf16[blocks,rows,width]
+  Array y;              ///< fp8[blocks,rows,width], transposed [blocks,width,rows]
+  float* scales;        ///< f32[blocks], or one per row of y
+  int64_t rows, width;  ///< extents of a block of x
   bool transposed;
   ScaleOf scale_of;
+  int64_t blocks = 1;
+  const int32_t* expert_of_row = nullptr;  ///< of rows of experts (GroupedRows): those without an expert are left out
+
+  /// Scales of a block.
+  ESPALIER_HOST_DEVICE int64_t ScalesOfBlock() const {
+    return scale_of == ScaleOf::kTensor ? 1 : transposed ? width : rows;
+  }
+  /// Block `i` by itself.
+  ESPALIER_HOST_DEVICE QuantizeArgs Block(int64_t i) const {
+    QuantizeArgs one = *this;
+    one.x.data = x.As<Bf16>() + i * rows * width;
+    one.y.data = y.As<uint8_t>() + i * rows * width;
+    one.scales = scales + i * ScalesOfBlock();
+    one.blocks = 1;
+    return one;
+  }
 };
 
 /// Rotary position embedding (Su et al. 2021, eq. 34), rotate-half as in Hugging Face's Llama, of the first `rotated`

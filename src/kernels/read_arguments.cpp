@@ -230,15 +230,24 @@ QuantizeArgs ReadArguments(const KernelCall& call) {
   const bool transposed = spec.IsTransposed();
   const ScaleOf scale_of = spec.HasRowScales() ? ScaleOf::kRow : ScaleOf::kTensor;
   const Tensor &x = r.In(0), &y = r.Out(0), &scales = r.Out(1);
-  const int64_t rows = RowsOf(x), width = ColumnsOf(x);
+  const int64_t width = ColumnsOf(x), blocks = spec.IsOfExpertWeights() ? x.shape.at(0) : 1,
+                rows = spec.IsOfExpertWeights() ? x.shape.at(1) : RowsOf(x);
   CHECK(x.dtype == Dtype::kBf16 && IsFp8(y.dtype), "quantize: {} to {}", Name(x.dtype), Name(y.dtype));
-  CHECK(Volume(y.shape) == rows * width && (transposed ? y.shape.at(0) == width : ColumnsOf(y) == width),
+  CHECK(Volume(y.shape) == blocks * rows * width &&
+            (transposed ? y.shape.at(spec.IsOfExpertWeights() ? 1 : 0) == width : ColumnsOf(y) == width),
         "quantize {}: {} into {}", spec.Text(), ToString(x.shape), ToString(y.shape));
-  CHECK(Volume(scales.shape) == (scale_of == ScaleOf::kTensor ? 1
-                                 : transposed                 ? width
-                                                              : rows),
-        "quantize {}: scales {} of {}", spec.Text(), ToString(scales.shape), ToString(y.shape));
-  return {r.InFloats(0), r.OutAny(0), r.OutF32(1), rows, width, transposed, scale_of};
+  const QuantizeArgs args{.x = r.InFloats(0),
+                          .y = r.OutAny(0),
+                          .scales = r.OutF32(1),
+                          .rows = rows,
+                          .width = width,
+                          .transposed = transposed,
+                          .scale_of = scale_of,
+                          .blocks = blocks,
+                          .expert_of_row = spec.IsOfExpertRows() ? r.InI32(1) : nullptr};
+  CHECK(Volume(scales.shape) == blocks * args.ScalesOfBlock(), "quantize {}: scales {} of {}", spec.Text(),
+        ToString(scales.shape), ToString(y.shape));
+  return args;
 }
 
 template <>

@@ -1,4 +1,5 @@
 // The arguments of kernels that route tokens to experts and compute on their rows.
+#include "espalier/ops/matmul_spec.hpp"
 #include "kernels/argument_reader.hpp"
 #include "kernels/read_arguments.hpp"
 
@@ -40,15 +41,42 @@ GroupedRows GroupOf(const Reader& r, size_t input, int64_t experts) {
   return {r.InI32(input), Volume(r.In(input).shape), experts};
 }
 
+/// The product of operands in fp8: that of a forward matmul, whichever it is (GroupedMatmulArgs).
+GroupedMatmulArgs ScaledArguments(const KernelCall& call, const MatmulSpec& spec) {
+  const Reader r(call);
+  const Tensor &a = r.In(0), &b = r.In(1), &c = r.Out(0);
+  CHECK(IsFp8(a.dtype) && b.dtype == Dtype::kF8E4M3 && c.dtype == Dtype::kBf16 && !call.accumulate &&
+            spec.b.back() == spec.a.back(),
+        "grouped_matmul {}: {} by {} into {}, with scales", spec.Text(), Name(a.dtype), Name(b.dtype), Name(c.dtype));
+  CHECK(b.shape.size() == 3 && a.shape.at(3) == b.shape[2] && c.shape.at(3) == b.shape[1] && b.shape[0] == a.shape[0],
+        "grouped_matmul {}: {}, {} into {}", spec.Text(), ToString(a.shape), ToString(b.shape), ToString(c.shape));
+  const bool rows = r.TextOr("scales", "") == "row";
+  CHECK(Volume(r.In(3).shape) == PoolRows(a) && Volume(r.In(4).shape) == b.shape[0] * (rows ? b.shape[1] : 1),
+        "grouped_matmul {}: scales {} and {}", spec.Text(), ToString(r.In(3).shape), ToString(r.In(4).shape));
+  return {.product = GroupedProduct::kForward,
+          .group = GroupOf(r, 2, b.shape[0]),
+          .out = b.shape[1],
+          .in = b.shape[2],
+          .a = r.InAny(0),
+          .b = r.InAny(1),
+          .c = r.OutFloats(0),
+          .accumulate = false,
+          .a_scales = r.InF32(3),
+          .b_scales = r.InF32(4),
+          .b_has_row_scales = rows};
+}
+
 }  // namespace
 
 template <>
 GroupedMatmulArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  const std::string_view spec = r.TextOr("spec", "");
+  const MatmulSpec of_call = GroupedSpecOf(*call.attributes);
+  const std::string spec = of_call.Text();
   const Tensor &a = r.In(0), &b = r.In(1), &of_row = r.In(2), &c = r.Out(0);
   CHECK(PoolRows(a) == Volume(of_row.shape), "grouped_matmul: rows {}, experts {}", ToString(a.shape),
         ToString(of_row.shape));
+  if (r.Inputs() > 3) return ScaledArguments(call, of_call);
   const auto args = [&](GroupedProduct product, const Shape& weight) {
     CHECK(weight.size() == 3 && weight[0] == a.shape[0], "grouped_matmul: weight {} of rows {}", ToString(weight),
           ToString(a.shape));

@@ -172,6 +172,7 @@ class Llama final : public TransformerWriter {
                                  one ? "expert,whole,whole" : "experts,whole,whole", init);
       Attributes attributes = pool;
       attributes.texts["spec"] = "ebsk,enk->ebsn";
+      MarkFp8(experts + name + ".weight", attributes);
       return b_.Emit(OpKind::kGroupedMatmul, {x, w, b_.Output(rows, 2)}, {experts + name + ".out"}, attributes);
     };
     const int gates = grouped(rows, "gate_proj", {e.ffn_dim, m_.dim}, normal_);

@@ -16,7 +16,7 @@ bool IsInFp8(const Deck::Precision& precision, std::string_view weight) {
 std::vector<std::string> MatmulNames(const Model& model) {
   std::vector<std::string> names;
   for (const Op& op : model.graph.ops) {
-    if (op.kind != OpKind::kMatmul) continue;
+    if (op.kind != OpKind::kMatmul && op.kind != OpKind::kGroupedMatmul) continue;
     names.emplace_back(ParameterOf(model.graph.value(op.inputs[1])));
   }
   // The head comes last. If it is tied, its weight has another name.

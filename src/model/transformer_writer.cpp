@@ -80,8 +80,12 @@ int TransformerWriter::Numbers(int& input, std::string_view name, const char* la
 int TransformerWriter::WeightMatmul(int x, int w, const std::string& name, const std::string& product, const char* spec,
                                     const std::string& out) {
   Attributes attributes{{}, {{"spec", spec}}};
-  if (IsInFp8(precision_, name)) attributes.numbers[std::string(kFp8Mark)] = 1;
+  MarkFp8(name, attributes);
   return b_.Emit(OpKind::kMatmul, {x, w}, {product}, std::move(attributes), out);
+}
+
+void TransformerWriter::MarkFp8(const std::string& weight, Attributes& attributes) const {
+  if (IsInFp8(precision_, weight)) attributes.numbers[std::string(kFp8Mark)] = 1;
 }
 
 int TransformerWriter::Cached(int x, const std::string& name) {

@@ -32,6 +32,8 @@ class TransformerWriter {
   /// x times a weight, under the layout `out`. `name` is that of the weight in precision.bf16_matmuls.
   int WeightMatmul(int x, int w, const std::string& name, const std::string& product, const char* spec,
                    const std::string& out);
+  /// Marks a matmul of this weight if it is to be in fp8.
+  void MarkFp8(const std::string& weight, Attributes& attributes) const;
   /// Input of the positions of the sequence's tokens.
   int SequencePositions();
   int positions() const { return positions_; }

@@ -2,6 +2,11 @@
 // [e, out, in], "enk"; rows are [e,b,r,width] (src/ops/dispatch.cpp), and the last input has the expert of each row, in
 // ascending order. The three specs are those of a linear layer: y = x W^T ("ebsk,enk->ebsn"), dx = dy W
 // ("ebsn,enk->ebsk"), dW = dy^T x of the rows of each expert ("ebsn,ebsk->enk", in fp32).
+//
+// Operands in fp8 (pass `quantize`) have scales, which are the last two inputs: one per row of experts, and one per
+// expert with {scales="tensor"}, or with "row" one per row of its weight, which is stored contiguous along the
+// contracted dim ("ebsn,ekn->ebsk" for dx). The gradient of weights is never in fp8.
+#include "espalier/ops/matmul_spec.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/util/error.hpp"
 #include "ops.hpp"
@@ -13,22 +18,21 @@ constexpr std::string_view kForward = "ebsk,enk->ebsn", kInputGradient = "ebsn,e
                            kWeightGradient = "ebsn,ebsk->enk";
 
 Einsum GroupedEinsum(const OpContext& c) {
-  const std::string& spec = c.op.attributes.Text("spec");
-  CHECK(spec == kForward || spec == kInputGradient || spec == kWeightGradient, "grouped_matmul of {}", spec);
-  const size_t comma = spec.find(','), arrow = spec.find("->");
-  return {{spec.substr(0, comma), spec.substr(comma + 1, arrow - comma - 1), "ebs"},
-          {spec.substr(arrow + 2)},
-          "ebs",
-          Reduce::kSum,
-          "e"};
+  const MatmulSpec spec = GroupedSpecOf(c.op.attributes);
+  Einsum einsum{{spec.a, spec.b, "ebs"}, {spec.result}, "ebs", Reduce::kSum, "e"};
+  if (const auto scales = c.op.attributes.texts.find("scales"); scales != c.op.attributes.texts.end()) {
+    einsum.inputs.emplace_back("ebs");
+    einsum.inputs.push_back(scales->second == "row" ? spec.b.substr(0, 2) : "e");
+  }
+  return einsum;
 }
 
 std::vector<Type> GroupedInfer(const OpContext& c) {
-  const std::string& spec = c.op.attributes.Text("spec");
+  const MatmulSpec spec = GroupedSpecOf(c.op.attributes);
   Shape shape = c.Extents(0);
-  if (spec == kWeightGradient) return {MakeType(Dtype::kF32, {shape.at(0), shape.at(3), c.Extents(1).at(3)})};
-  shape.at(3) = c.Extents(1).at(spec == kForward ? 1 : 2);
-  return {MakeType(c.ElementType(0), std::move(shape))};
+  if (spec.MakesWeightGradient()) return {MakeType(Dtype::kF32, {shape.at(0), shape.at(3), c.Extents(1).at(3)})};
+  shape.at(3) = c.Extents(1).at(spec.b.find(spec.result.back()));
+  return {MakeType(IsFp8(c.ElementType(0)) ? Dtype::kBf16 : c.ElementType(0), std::move(shape))};
 }
 
 void GroupedGradient(GradientBuilder& g) {
@@ -55,7 +59,7 @@ OpDefinition GroupedMatmul() {
           .infer = GroupedInfer,
           .kernel = {.rows = Rows::kTogether,
                      .work = GroupedFlops,
-                     .key = KeyAttributes{.texts = {"spec"}, .numbers = kKeyOfRows.numbers}},
+                     .key = KeyAttributes{.texts = {"spec", "scales"}, .numbers = kKeyOfRows.numbers}},
           .gradient = GroupedGradient};
 }
 

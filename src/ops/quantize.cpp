@@ -1,6 +1,9 @@
 // Values in fp8, for matmuls. `spec` gives the dims of the result, which may be stored transposed, and those of its
 // scales: "bsk->bsk,y" has one scale per rank, "bsk->bsk,bsy" one per row. y counts the shards of the dims that a scale
 // spans, so that each rank has the scales of its own shard: `shards` of them, placed on all axes of these dims.
+//
+// Rows of experts, "ebsk->ebsk,ebs", have a scale each. The second input has their experts: rows that are not used come
+// last and are not read. Of a weight of experts each has its own scales: "enk->enk,e" one, "enk->enk,en" one per row.
 #include "espalier/ops/matmul_spec.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
@@ -10,6 +13,8 @@ namespace {
 
 Einsum QuantizeEinsum(const OpContext& c) {
   const QuantizeSpec spec = QuantizeSpecOf(c.op.attributes);
+  if (spec.IsOfExpertRows()) return {{spec.from, "ebs"}, {spec.to, spec.scales}, "ebs", Reduce::kSum, "e"};
+  if (spec.IsOfExpertWeights()) return {{spec.from}, {spec.to, spec.scales}, "e", Reduce::kSum, "e"};
   return {{spec.from}, {spec.to, spec.scales}, "bsnky"};
 }
 
@@ -33,6 +38,7 @@ std::vector<Type> QuantizeInfer(const OpContext& c) {
 /// x is read twice, the second time to round it. Rows with scales of their own are then in the caches.
 double QuantizeBytes(const LocalOp& op, bool) {
   const QuantizeSpec spec = QuantizeSpecOf(op.op.attributes);
+  if (spec.IsOfExpertRows()) return FilledShare(op.op.attributes) * (InputBytes(op, 0) + OutputBytes(op));
   return InputBytes(op, 0) * (spec.HasRowScales() && !spec.IsTransposed() ? 1 : 2) + OutputBytes(op);
 }
 

@@ -69,6 +69,7 @@ bool IsRowwise(const Graph& graph, const Op& op) {
   const Einsum einsum = Define(op.kind).einsum(ContextOf(graph, op));
   if (einsum.inputs[0].size() < 2) return false;
   const std::string rows = einsum.inputs[0].substr(0, 2);
+  if (rows.find_first_of(einsum.anchored) != rows.npos) return false;  // rows of experts are no tokens
   return std::ranges::none_of(einsum.inputs, [&](const std::string& dims) { return HasPartOfRows(dims, rows); }) &&
          std::ranges::all_of(einsum.outputs, [&](const std::string& dims) { return HasRows(dims, rows); });
 }

@@ -14,6 +14,11 @@
 // Nothing but the operands of matmuls is in fp8: messages carry bf16. Scales are of the shards of a rank, so no message
 // is needed for them. They are powers of two, so shards of one tensor are rounded as the whole would be, except close
 // to zero (src/kernels/fp8.hpp).
+//
+// Grouped matmuls of experts are rewritten alike, but for their scales: each row of experts has one, and each expert's
+// weight, or each row of it. So a row is rounded in the same way whatever other rows and experts are on its rank, in
+// whatever pass. Their gradients of weights stay in bf16: they contract rows, of which an expert has any number, and
+// operands contiguous along these would begin at any byte.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -42,7 +47,13 @@ std::string ContractedLast(const MatmulSpec& spec, const std::string& dims) {
   return last;
 }
 
-bool IsMarked(const Op& op) { return op.kind == OpKind::kMatmul && op.attributes.numbers.contains(kFp8Mark); }
+bool IsMatmul(const Op& op) { return op.kind == OpKind::kMatmul || op.kind == OpKind::kGroupedMatmul; }
+bool IsMarked(const Op& op) { return IsMatmul(op) && op.attributes.numbers.contains(kFp8Mark); }
+
+MatmulSpec SpecOf(const Op& op) {
+  return op.kind == OpKind::kGroupedMatmul ? GroupedSpecOf(op.attributes) : MatmulSpecOf(op.attributes);
+}
+bool MakesExpertGradient(const Op& op) { return op.kind == OpKind::kGroupedMatmul && SpecOf(op).MakesWeightGradient(); }
 
 class Quantizer {
  public:
@@ -78,7 +89,8 @@ class Quantizer {
   /// Whole pieces of the contracted dims and of the result's last dim on every rank, and operands that are no partial
   /// sums.
   bool Suits(const Op& op) const {
-    const MatmulSpec spec = MatmulSpecOf(op.attributes);
+    if (MakesExpertGradient(op)) return false;
+    const MatmulSpec spec = SpecOf(op);
     const Type& a = TypeOf(op.inputs[0]);
     const Type& b = TypeOf(op.inputs[1]);
     if (a.dtype != Dtype::kBf16 || b.dtype != Dtype::kBf16) return false;
@@ -91,7 +103,7 @@ class Quantizer {
   }
 
   Op Rewrite(const Op& op) {
-    const MatmulSpec spec = MatmulSpecOf(op.attributes);
+    const MatmulSpec spec = SpecOf(op);
     const MatmulSpec stored{ContractedLast(spec, spec.a), ContractedLast(spec, spec.b), spec.result};
     const Quantized left = Operand(op, 0, spec.a, stored.a, spec), right = Operand(op, 1, spec.b, stored.b, spec);
     Op scaled = op;
@@ -119,18 +131,20 @@ class Quantizer {
     QuantizeSpec spec;
     std::vector<size_t> spanned;  ///< dims of the input that a scale spans
   };
-  /// Letters that do not depend on which weight it is: "nk" or "bsk".
+  /// Letters that do not depend on which weight it is: "nk" or "bsk", of experts "enk" or "ebsk".
   Dims Letters(const std::string& dims, const std::string& stored, const MatmulSpec& matmul) const {
-    QuantizeSpec spec{dims.size() == 2 ? "nk" : "bsk", "", ""};
+    const bool experts = dims[0] == 'e', rows = rows_ || (experts && dims.size() == 4);
+    const auto has_own = [&](char dim) { return !matmul.IsContracted(dim) && (rows || (experts && dim == 'e')); };
+    QuantizeSpec spec{experts ? (rows && dims.size() == 4 ? "ebsk" : "enk") : dims.size() == 2 ? "nk" : "bsk", "", ""};
     for (char dim : stored) {
       const char letter = spec.from[dims.find(dim)];
       spec.to += letter;
-      if (rows_ && !matmul.IsContracted(dim)) spec.scales += letter;
+      if (has_own(dim)) spec.scales += letter;
     }
-    spec.scales += 'y';
+    if (!experts) spec.scales += 'y';
     std::vector<size_t> spanned;
     for (size_t d = 0; d < dims.size(); ++d)
-      if (!rows_ || matmul.IsContracted(dims[d])) spanned.push_back(d);
+      if (!has_own(dims[d])) spanned.push_back(d);
     return {spec, spanned};
   }
 
@@ -144,10 +158,15 @@ class Quantizer {
     }
     Op op{OpKind::kQuantize, {value}, {-1, -1}, {}, role, reader.layer, reader.chunk};
     op.attributes.texts = {{"spec", dims.spec.Text()}, {"to", std::string(Name(format))}};
-    op.attributes.numbers = {{"shards", static_cast<double>(shards)}};
     Placements free;
     free.dims.assign(dims.spec.scales.size(), {});
-    free.dims.back() = axes;
+    if (reader.kind == OpKind::kGroupedMatmul) {
+      CHECK(axes.empty(), "{}: a scale of experts spans a dim that is sharded", source.name);
+      if (dims.spec.IsOfExpertRows()) AddRowsOfExperts(op, reader);
+    } else {
+      op.attributes.numbers = {{"shards", static_cast<double>(shards)}};
+      free.dims.back() = axes;
+    }
     const std::vector<Type> types = InferOutputs(graph_, op, {Placements{}, free});
     const std::string name = source.name + (dims.spec.IsTransposed() ? ".f8t" : ".f8");
     const auto add = [&](const std::string& word, const Type& type) {
@@ -161,6 +180,14 @@ class Quantizer {
     else
       before_.push_back(std::move(op));
     return made;
+  }
+
+  /// The expert of each row, and how many rows there are in this pass (src/ops/dispatch.cpp).
+  static void AddRowsOfExperts(Op& op, const Op& reader) {
+    op.inputs.push_back(reader.inputs[2]);
+    for (const char* name : {"load", "pass"})
+      if (const auto number = reader.attributes.numbers.find(name); number != reader.attributes.numbers.end())
+        op.attributes.numbers.insert(*number);
   }
 
   /// What role P quantizes comes right after the op that makes it, so that its bf16 value is dead where nothing else
@@ -225,9 +252,13 @@ void Quantize(Graph& graph, const PassContext& context) {
 Fp8Matmuls CountFp8Matmuls(const Graph& graph) {
   Fp8Matmuls matmuls;
   for (const Op& op : graph.ops) {
-    if (op.kind != OpKind::kMatmul) continue;
+    if (!IsMatmul(op) || op.attributes.NumberOr("pass", 0) > 0) continue;
     if (op.attributes.texts.contains("scales")) ++matmuls.in_fp8;
     if (!IsMarked(op)) continue;
+    if (MakesExpertGradient(op)) {
+      ++matmuls.expert_gradients;
+      continue;
+    }
     ++matmuls.in_bf16;
     matmuls.weights.insert(WeightOf(graph, op));
   }
@@ -236,6 +267,9 @@ Fp8Matmuls CountFp8Matmuls(const Graph& graph) {
 
 std::string Describe(const Fp8Matmuls& matmuls) {
   std::string text = fmt::format("{} matmul{} of a microbatch", matmuls.in_fp8, matmuls.in_fp8 == 1 ? "" : "s");
+  if (matmuls.expert_gradients > 0)
+    text += fmt::format("; {} gradient{} of weights of experts stay{} in bf16", matmuls.expert_gradients,
+                        matmuls.expert_gradients == 1 ? "" : "s", matmuls.expert_gradients == 1 ? "s" : "");
   if (matmuls.in_bf16 == 0) return text;
   std::set<std::string> names;
   for (const std::string& name : matmuls.weights) names.insert(WithoutLayer(name));

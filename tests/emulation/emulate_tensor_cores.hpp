@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulate.hpp"
+#include "kernels/fp8.hpp"
 
 namespace espalier::emulation {
 
@@ -100,6 +101,28 @@ inline void MultiplyAdd(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, u
         const Registers &left = lanes[group * 4 + k % 8 / 2], &right = lanes[(2 * pair + column) * 4 + k % 8 / 2];
         sums[2 * row + column] += left.a[k / 8 * 2 + row][k % 2] * right.b[k / 8][k % 2];
       }
+}
+
+template <Dtype kA>
+void MultiplyAddFp8(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  struct Registers {
+    uint8_t a[4][4], b[2][4];
+  };
+  Registers own;
+  std::memcpy(own.a, a, sizeof own.a);
+  std::memcpy(own.b[0], &b0, sizeof b0);
+  std::memcpy(own.b[1], &b1, sizeof b1);
+  const Registers* const lanes = emulation::OfAllLanes(own);
+  const int group = emulation::Lane() / 4, pair = emulation::Lane() % 4;
+  for (int row = 0; row < 2; ++row)
+    for (int column = 0; column < 2; ++column) {
+      float products = 0;
+      for (int k = 0; k < 32; ++k) {
+        const Registers &left = lanes[group * 4 + k % 16 / 4], &right = lanes[(2 * pair + column) * 4 + k % 16 / 4];
+        products += FromFp8<kA>(left.a[k / 16 * 2 + row][k % 4]) * FromFp8<Dtype::kF8E4M3>(right.b[k / 16][k % 4]);
+      }
+      sums[2 * row + column] += products;
+    }
 }
 
 }  // namespace espalier::cuda

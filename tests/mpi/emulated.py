@@ -1,7 +1,7 @@
 """Runs on emulated GPUs: the real GPU module, with its kernels, streams, graphs and NCCL on the host. A device computes
 the same as the processor, in every layout that is tried here, over MPI and over NCCL, issued or as a graph; checkpoints
 can be exchanged between the two. Skipped if the emulated module is not built. Arguments: names of checks to run."""
-import json, os, re, sys
+import itertools, json, os, re, sys
 
 from support.checkpoints import same_bits, tensors
 from support.runs import Checks, DECK, ENVIRONMENT, Metrics, difference, launch, planned_peaks, program, scratch, train
@@ -11,6 +11,7 @@ BASE = ["model.layers=2", "batch.global=4", "run.steps=5", "optimizer.eps=1e-6"]
 CPU, CUDA, MPI, NCCL = "run.device=cpu", "run.device=cuda", "run.transport=mpi", "run.transport=nccl"
 RTOL, ROUNDED_RTOL, BF16_RTOL = 1e-5, 1e-4, 1e-3
 FP8 = ["model.dim=64", "model.ffn_dim=128", "model.seq_len=32", "precision.compute=bf16", "precision.matmul=fp8"]
+EXPERTS = ["experts.count=8", "experts.per_token=3", "experts.ffn_dim=32"]
 FP8_RTOL = {"loss": 5e-3, "grad_norm": 5e-2}
 LAYOUTS = {
     "2x1x2x1x2": (8, ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2"]),
@@ -113,19 +114,22 @@ def check_checkpoints(checks, home):
 
 def check_fp8(checks, home):
     """fp8 matmuls: operands are rounded as on the processor, so that only the order of sums differs. The rows of strips
-    are in several blocks, each with its own GEMM."""
+    are in several blocks, each with its own GEMM. Matmuls of experts are our own kernels."""
     environment(ESPALIER_EMULATED_GPUS="2")
     strips = ["parallel.tp=2", "overlap.tensor_strips=2", NCCL]
-    for scaling in ("tensor", "row"):
-        keys = [*BASE, *FP8, f"precision.fp8_scaling={scaling}"]
-        cpu = train(home(f"fp8-{scaling}-cpu"), 1, [*keys, CPU])
-        for ranks, layout in ((1, []), (2, strips)):
-            run = train(home(f"fp8-{scaling}-{ranks}"), ranks, [*keys, *layout, CUDA])
+    shared_out = ["parallel.dp_shard=2", "parallel.ep=2", "experts.buffer=0.5", NCCL]
+    for scaling, (model, experts, two) in itertools.product(("tensor", "row"), (("dense", [], strips),
+                                                                                ("experts", EXPERTS, shared_out))):
+        what = f"{model} in fp8 by {scaling}"
+        keys = [*BASE, *FP8, *experts, f"precision.fp8_scaling={scaling}"]
+        cpu = train(home(f"{what}-cpu"), 1, [*keys, CPU])
+        for ranks, layout in ((1, []), (2, two)):
+            run = train(home(f"{what}-{ranks}"), ranks, [*keys, *layout, CUDA])
             far = {key: difference(run.curve(key), cpu.curve(key)) for key in FP8_RTOL}
             text = ", ".join(f"{key} {far[key]:.1e}" for key in far)
-            checks.that(all(far[key] <= FP8_RTOL[key] for key in far), f"fp8 by {scaling}, {ranks} ranks: {text}")
+            checks.that(all(far[key] <= FP8_RTOL[key] for key in far), f"{what}, {ranks} ranks: {text}")
             checks.that(run.end["rank_peak_bytes"] == planned_peaks(home(""), ranks, [*keys, *layout, CUDA]),
-                        f"fp8 by {scaling}, {ranks} ranks: planned peak is what was used")
+                        f"{what}, {ranks} ranks: planned peak is what was used")
     environment(ESPALIER_EMULATED_GPUS=None)
 
 

@@ -18,6 +18,9 @@ ZERO1, ZERO3 = "parallel.zero=1", "parallel.zero=3"
 RING, GATHER, ALL_TO_ALL = (f"parallel.context={c}" for c in ("ring", "all_gather", "all_to_all"))
 EACH, STEP = "parallel.reduce=microbatch", "parallel.reduce=step"
 TWO_STRIPS, THREE_STRIPS = "overlap.tensor_strips=2", "overlap.tensor_strips=3"
+EXPERTS = ["experts.count=8", "experts.per_token=3", "experts.ffn_dim=32", "experts.balance_loss=0.01"]
+EP2, EP4 = "parallel.ep=2", "parallel.ep=4"
+SMALL_POOL = "experts.buffer=0.5"  # several passes
 LOSS_RTOL, NORM_RTOL = 5e-3, 5e-2
 
 # pp, dp_shard, cp, tp; deck; further keys. Compared with one rank.
@@ -34,6 +37,19 @@ LAYOUTS = [
     ((2, 1, 2, 1), GPT2, [ALL_TO_ALL, "pipeline.schedule=zb-h1"]),
 ]
 
+# The same with experts.
+LAYOUTS_OF_EXPERTS = [
+    ((2, 1, 1, 1), ["pipeline.schedule=zb-h1"]),
+    ((1, 2, 1, 1), [ZERO3, EACH]),
+    ((1, 2, 1, 1), [EP2]),
+    ((1, 4, 1, 1), [EP2, ZERO3, SELECTIVE]),
+    ((1, 1, 1, 2), [EP2, SMALL_POOL]),
+    ((1, 1, 1, 2), []),
+    ((1, 1, 2, 1), [RING, EP2, SMALL_POOL, SELECTIVE]),
+    ((1, 2, 1, 2), [EP4, FULL]),
+    ((2, 2, 1, 1), [EP2, "pipeline.schedule=dualpipev", "overlap.interleave=true"]),
+]
+
 # pp, dp_shard, cp, tp and keys of the first run; additional keys of the others. Equal bit by bit.
 SAME = [
     ((1, 1, 1, 1), [], [[SELECTIVE], [FULL]]),
@@ -43,6 +59,9 @@ SAME = [
     ((2, 1, 1, 1), [], [["pipeline.schedule=zb-h1"], ["pipeline.schedule=zbv"], ["pipeline.schedule=interleaved"],
                         ["pipeline.schedule=dualpipev", "overlap.interleave=true"]]),
     ((1, 1, 2, 1), [GATHER], [["overlap.context=false"], [FULL]]),
+    ((1, 1, 1, 1), EXPERTS, [[SELECTIVE], [FULL], ["experts.buffer=4.0"]]),
+    ((1, 2, 1, 1), [*EXPERTS, EP2, STEP], [[ZERO1], [ZERO3, SELECTIVE], ["overlap.tensor=false"]]),
+    ((2, 1, 1, 1), EXPERTS, [["pipeline.schedule=zb-h1"], ["pipeline.schedule=dualpipev", "overlap.interleave=true"]]),
 ]
 
 
@@ -81,6 +100,37 @@ def compare_layouts(checks, runner):
                         f"{axes} {scaling} {keys}: loss {far['loss']:.1e}, norm {far['grad_norm']:.1e}")
             worst = {curve: max(worst[curve], far[curve]) for curve in worst}
     print(f"largest differences: loss {worst['loss']:.1e}, norm {worst['grad_norm']:.1e}")
+
+
+def compare_experts(checks, runner):
+    worst = {"loss": 0, "grad_norm": 0}
+    for scaling in (TENSOR, ROW):
+        one = runner.train((1, 1, 1, 1), [*FP8, *EXPERTS, scaling], steps=5)
+        for axes, keys in LAYOUTS_OF_EXPERTS:
+            run = runner.train(axes, [*FP8, *EXPERTS, scaling, *keys], steps=5)
+            far = {curve: difference(run.curve(curve), one.curve(curve)) for curve in worst}
+            checks.that(far["loss"] <= LOSS_RTOL and far["grad_norm"] <= NORM_RTOL,
+                        f"experts {axes} {scaling} {keys}: loss {far['loss']:.1e}, norm {far['grad_norm']:.1e}")
+            worst = {curve: max(worst[curve], far[curve]) for curve in worst}
+    print(f"largest differences with experts: loss {worst['loss']:.1e}, norm {worst['grad_norm']:.1e}")
+
+
+def rounds_experts(checks, runner):
+    """Matmuls of experts are in fp8, unless precision.bf16_matmuls names them; a plan says what is not."""
+    losses = [runner.train((1, 1, 1, 1), [*FP8, *EXPERTS, *keys]).curve("loss")
+              for keys in ([], [ROW], ["precision.bf16_matmuls=['*.experts.*','lm_head.weight']"])]
+    checks.that(len({tuple(curve) for curve in losses}) == 3, "experts in fp8, by row, and in bf16 train differently")
+    path = os.path.join(runner.folder, "experts.json")
+    done = launch(1, ["plan", DECK, "--ranks", "1", "--json", path, *FP8, *EXPERTS, "experts.buffer=1.5"])
+    with open(path) as file:
+        fp8 = json.load(file)["fp8"]
+    # In each of 4 layers: 3 matmuls of each of q, k, v and o, and 2 of each of 3 weights of experts.
+    counted = (fp8["matmuls"], fp8["matmuls_in_bf16"], fp8["expert_gradients_in_bf16"]) == (4 * (12 + 6), 0, 4 * 3)
+    checks.that(done.returncode == 0 and counted, f"plan counts: {fp8}")
+    checks.that("12 gradients of weights of experts stay in bf16" in " ".join(done.stdout.split()), "plan says so")
+    run = launch(1, ["run", DECK, "-d", os.path.join(runner.folder, "experts"), "run.steps=1", *FP8, *EXPERTS])
+    checks.that("gradients of weights of experts stay in bf16" in " ".join(run.stdout.split()),
+                "so does the start of a run")
 
 
 def compare_bits(checks, runner):
@@ -152,8 +202,8 @@ def validates_and_samples(checks, runner):
 def main():
     checks = Checks()
     with scratch() as folder:
-        checks.each([rounds_and_scales, compare_layouts, compare_bits, continues, names_what_does_not_suit,
-                     validates_and_samples], Runner(folder, checks))
+        checks.each([rounds_and_scales, rounds_experts, compare_layouts, compare_experts, compare_bits, continues,
+                     names_what_does_not_suit, validates_and_samples], Runner(folder, checks))
     checks.finish()
 
 

@@ -435,7 +435,7 @@ def shared_experts(add, half):
     add(1, 1, 2, 1, 2, model=[*SHARED_OUT, "experts.z_loss=0.001", "batch.micro=2"],
         keys=[EP4, NO_SP, strips])
     # With stages, and all that recomputes or moves rows.
-    add(2, 1, 1, 1, 2, model=[*SHARED_OUT, *SOME_EXPERTS[3:]], keys=[EP2, BUFFER[1]])
+    add(2, 1, 1, 1, 2, model=[*SHARED_OUT, *SOME_EXPERTS[3:]], keys=[EP2, BUFFER[1], "overlap.experts=false"])
     add(2, 1, 2, 1, 2, model=[*SHARED_OUT, *ROUTER_LOSSES], keys=[EP2, ZERO2, EACH], steps=20)
     add(2, 1, 2, 1, 2, model=SHARED_OUT, keys=[EP4, SELECTIVE, BUFFER[1]])
     add(2, 1, 2, 1, 1, model=[*EIGHT_LAYERS, *SHARED_OUT], keys=[EP2, *schedule("zbv", 2), BUFFER[1]])

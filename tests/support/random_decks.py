@@ -233,8 +233,9 @@ class RandomDeck:
 
     def _draw_experts(self, chooser, set_some):
         count = chooser.randint(1, 9)
+        suits_fp8 = "precision.matmul" in self.training and chooser.random() < 0.7
         self.training |= {"experts.count": count, "experts.per_token": chooser.randint(1, min(count, 4)),
-                          "experts.ffn_dim": chooser.randint(5, 40)}
+                          "experts.ffn_dim": 16 * chooser.randint(1, 3) if suits_fp8 else chooser.randint(5, 40)}
         set_some(0.3, "experts.shared_ffn_dim", range(5, 40))
         if "experts.shared_ffn_dim" in self.training:
             set_some(0.4, "experts.shared_gate", [True])

@@ -37,7 +37,7 @@ struct ExpertSpan {
 };
 
 /// Rows, and columns, of a tile of a grouped matmul. All rows of a tile belong to one expert.
-constexpr int64_t GroupedTileSide(Dtype dtype) { return dtype == Dtype::kBf16 ? 128 : 64; }
+constexpr int64_t GroupedTileSide(Dtype dtype) { return dtype == Dtype::kF32 ? 64 : 128; }
 /// Tiles of any routing of `rows` rows, at most: every expert may have one tile that is not full.
 constexpr int64_t GroupedTiles(int64_t rows, int64_t experts, Dtype dtype) {
   return rows / GroupedTileSide(dtype) + std::min(rows, experts);

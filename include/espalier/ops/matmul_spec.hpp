@@ -1,8 +1,8 @@
 // The attribute `spec` of ops, parsed: the einsum dims of a matmul, and of an operand that is quantized for one.
 //
 // b and s are the tokens, k the features of the input, and n those that the weight makes. So "bsn" as an operand is the
-// gradient of a result, and a weight is stored as [out, in], "nk", or as [in, out], "kn". e counts matrices that are
-// multiplied each by its own.
+// gradient of a result, and a weight is stored as [out, in], "nk", or as [in, out], "kn". Rows of experts are "ebs",
+// and a weight of experts is "enk". Elsewhere e counts matrices that are multiplied each by its own.
 #pragma once
 
 #include <string>
@@ -26,25 +26,33 @@ struct MatmulSpec {
   /// A matmul that contracts the tokens of a batch makes a weight gradient, in fp32.
   bool MakesWeightGradient() const { return a.find('b') != a.npos && IsContracted('b'); }
   /// An operand of a matmul that is the gradient of another's result.
-  static bool IsGradient(std::string_view operand) { return operand == "bsn"; }
+  static bool IsGradient(std::string_view operand) { return operand == "bsn" || operand == "ebsn"; }
 };
 
-/// "bsk->kbs,ky": the dims of a value, of its copy in fp8 and of the copy's scales, of which y counts the shards.
+/// "bsk->kbs,ky": the dims of a value, of its copy in fp8 and of the copy's scales, of which y counts the shards. Those
+/// of experts have no y, since no scale spans a dim that is sharded.
 struct QuantizeSpec {
   std::string from, to, scales;
 
   std::string Text() const { return from + "->" + to + "," + scales; }
   bool IsTransposed() const { return from != to; }
-  /// Each row of the copy has a scale; else all rows of a rank have one.
-  bool HasRowScales() const { return scales != "y"; }
+  /// Each row of the copy has a scale; else all rows of a rank have one, or all of an expert.
+  bool HasRowScales() const { return scales.size() > 1; }
+  /// Rows of experts, of which each has a scale; the op's second input is the expert of each row.
+  bool IsOfExpertRows() const { return from == "ebsk"; }
+  /// The weight of experts, of which each is quantized by itself.
+  bool IsOfExpertWeights() const { return from == "enk"; }
 };
 
 /// True for the specs that kernels have.
 bool IsMatmulSpec(std::string_view text);
+bool IsGroupedSpec(std::string_view text);
 bool IsQuantizeSpec(std::string_view text);
 
 /// The attribute `spec`; CHECKs that kernels have it.
 MatmulSpec MatmulSpecOf(const Attributes& attributes);
+/// Of a grouped matmul.
+MatmulSpec GroupedSpecOf(const Attributes& attributes);
 QuantizeSpec QuantizeSpecOf(const Attributes& attributes);
 
 }  // namespace espalier

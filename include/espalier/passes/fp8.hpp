@@ -10,9 +10,10 @@
 namespace espalier {
 
 struct Fp8Matmuls {
-  int64_t in_fp8 = 0;             ///< matmuls of one microbatch, all layers; a strip is one
+  int64_t in_fp8 = 0;             ///< matmuls of one microbatch, all layers; a strip is one, further passes are none
   int64_t in_bf16 = 0;            ///< selected, but a rank's shard does not suit fp8
   std::set<std::string> weights;  ///< of those in bf16
+  int64_t expert_gradients = 0;   ///< selected, but gradients of experts' weights have no matmul in fp8
 };
 
 /// Counts the matmuls of a graph after all passes.

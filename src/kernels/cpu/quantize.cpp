@@ -91,9 +91,7 @@ void RoundTo(const QuantizeArgs& a, const Factors& factors) {
     Round<kTo>(a, factors);
 }
 
-}  // namespace
-
-void Quantize(const QuantizeArgs& a) {
+void QuantizeBlock(const QuantizeArgs& a) {
   const std::vector<uint32_t> largest = Maxima(a);
   std::vector<float> inverse(largest.size());
   for (size_t i = 0; i < largest.size(); ++i) {
@@ -106,6 +104,16 @@ void Quantize(const QuantizeArgs& a) {
     RoundTo<Dtype::kF8E4M3>(a, factors);
   else
     RoundTo<Dtype::kF8E5M2>(a, factors);
+}
+
+}  // namespace
+
+void Quantize(const QuantizeArgs& a) {
+  for (int64_t block = 0; block < a.blocks; ++block) {
+    QuantizeArgs one = a.Block(block);
+    if (a.expert_of_row != nullptr) one.rows = FilledRows({a.expert_of_row, a.rows, 0});
+    QuantizeBlock(one);
+  }
 }
 
 }  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

@@ -1,18 +1,10 @@
 // The SwiGLU gate of rows with weights. All lanes of an element's inputs are read before any of its outputs is written.
-#include <algorithm>
-
 #include "kernels/cpu/runtime/kernels.hpp"
 
 namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 Floats SigmoidOf(Floats x) { return 1.0f / (1.0f + Exp(-x)); }
-
-/// Rows that have an expert.
-int64_t FilledRows(const GroupedRows& group) {
-  const int32_t* end = group.expert_of_row + group.rows;
-  return std::lower_bound(group.expert_of_row, end, kNoExpert) - group.expert_of_row;
-}
 
 }  // namespace
 

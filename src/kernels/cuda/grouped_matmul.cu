@@ -3,9 +3,14 @@
 // blocks as any routing needs; those without a tile end at once. The gradient of weights has a block for each tile of
 // each expert's weight, which adds up the expert's rows in order.
 //
-// Operands pass through shared memory in steps of the contracted dim, several of them on their way at a time. bf16 is
-// multiplied on tensor cores by mma, fp32 by ordinary arithmetic. An element is the sum over the steps in order,
-// wherever it is in a tile, so its bits do not depend on other rows.
+// Operands pass through shared memory in steps of the contracted dim, several of them on their way at a time. bf16 and
+// fp8 are multiplied on tensor cores by mma, fp32 by ordinary arithmetic. An element is the sum over the steps in
+// order, wherever it is in a tile, so its bits do not depend on other rows.
+//
+// In fp8 both operands are contiguous along the contracted dim, two elements where bf16 has one, so a step is twice as
+// deep. The scales multiply the whole sum. On Hopper mma of fp8 is no instruction of tensor cores: it becomes two
+// products of fp16, to which operands are widened in registers (seen in the machine code of sm_90a; sm_89 has one). So
+// the rate in fp8 is that of bf16 at best (not measured); wgmma would double it.
 //
 // On an H200, 32,768 rows by experts of 2048 x 2048, bf16, TFLOP/s; a dense matmul runs at 661:
 //
@@ -32,13 +37,21 @@ using Bf16 = __nv_bfloat16;
 
 constexpr int kFindThreads = 1024;
 
+/// Two elements in fp8 that follow one another along the contracted dim, here an element: those of a are in the format
+/// kA, those of b in e4m3.
+template <Dtype kA>
+struct Fp8Pair {
+  static constexpr Dtype kFormat = kA;
+  uint16_t codes;
+};
+
 /// Rows and columns of a tile, elements of a step along the contracted dim, and steps in shared memory.
 template <typename T>
-constexpr int kSide = GroupedTileSide(std::is_same_v<T, Bf16> ? Dtype::kBf16 : Dtype::kF32);
+constexpr int kSide = GroupedTileSide(std::is_same_v<T, float> ? Dtype::kF32 : Dtype::kBf16);
 template <typename T>
-constexpr int kDepth = std::is_same_v<T, Bf16> ? 32 : 16;
+constexpr int kDepth = std::is_same_v<T, float> ? 16 : 32;
 template <typename T>
-constexpr int kStages = std::is_same_v<T, Bf16> ? 4 : 3;
+constexpr int kStages = std::is_same_v<T, float> ? 3 : 4;
 
 /// The first row of an expert with this number or a higher one.
 __device__ int32_t FirstRowOf(const GroupedRows& group, int64_t expert) {
@@ -113,39 +126,36 @@ __device__ void CopyStep(const Operand<T>& x, int64_t depth, T* to) {
   }
 }
 
-/// A thread's part of the sums of a tile.
+/// A thread's part of the sums of a tile. On tensor cores warps are two by four, each with 64 by 32 sums, in blocks of
+/// 16 by 8 (MultiplyAdd).
 template <typename T>
-class Sums;
-
-/// Warps are two by four, each with 64 by 32 sums, in blocks of 16 by 8 (MultiplyAdd).
-template <>
-class Sums<Bf16> {
+class Sums {
  public:
   /// += the products of a step.
   template <bool kAlongA, bool kAlongB>
-  __device__ void Add(const Bf16* a, const Bf16* b) {
-    using A = Step<Bf16, kAlongA>;
-    using B = Step<Bf16, kAlongB>;
+  __device__ void Add(const T* a, const T* b) {
+    using A = Step<T, kAlongA>;
+    using B = Step<T, kAlongB>;
     // The lane's row of the matrix that it addresses: 8 by 8 elements from `outer` and `k` on.
     const int lane = static_cast<int>(threadIdx.x % 32), row = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
 #pragma unroll
-    for (int k = 0; k < kDepth<Bf16>; k += 16) {
+    for (int k = 0; k < kDepth<T>; k += 16) {
       uint32_t left[kRowBlocks][4], right[kColumnBlocks / 2][4];
 #pragma unroll
       for (int m = 0; m < kRowBlocks; ++m) {
         const int outer = FirstRow() + 16 * m + low, depth = k + high;
-        LoadMatrices<!kAlongA>(left[m], a + (kAlongA ? A::At(outer + row, depth) : A::At(outer, depth + row)));
+        Load<!kAlongA>(left[m], a + (kAlongA ? A::At(outer + row, depth) : A::At(outer, depth + row)));
       }
 #pragma unroll
       for (int n = 0; n < kColumnBlocks / 2; ++n) {
         const int outer = FirstColumn() + 16 * n + high, depth = k + low;
-        LoadMatrices<!kAlongB>(right[n], b + (kAlongB ? B::At(outer + row, depth) : B::At(outer, depth + row)));
+        Load<!kAlongB>(right[n], b + (kAlongB ? B::At(outer + row, depth) : B::At(outer, depth + row)));
       }
 #pragma unroll
       for (int m = 0; m < kRowBlocks; ++m)
 #pragma unroll
         for (int n = 0; n < kColumnBlocks; ++n)
-          MultiplyAdd(sums_[m][n], left[m], right[n / 2][n % 2 * 2], right[n / 2][n % 2 * 2 + 1]);
+          Multiply(sums_[m][n], left[m], right[n / 2][n % 2 * 2], right[n / 2][n % 2 * 2 + 1]);
     }
   }
 
@@ -165,10 +175,23 @@ class Sums<Bf16> {
 
  private:
   static constexpr int kRowBlocks = 4, kColumnBlocks = 4;
-  static_assert(kSide<Bf16> == 2 * 16 * kRowBlocks && kSide<Bf16> == 4 * 8 * kColumnBlocks && kThreads == 8 * 32);
+  static_assert(kSide<T> == 2 * 16 * kRowBlocks && kSide<T> == 4 * 8 * kColumnBlocks && kThreads == 8 * 32);
 
   __device__ static int FirstRow() { return static_cast<int>(threadIdx.x / 128) * 16 * kRowBlocks; }
   __device__ static int FirstColumn() { return static_cast<int>(threadIdx.x / 32 % 4) * 8 * kColumnBlocks; }
+
+  template <bool kTransposed>
+  __device__ static void Load(uint32_t (&x)[4], const T* row) {
+    static_assert(std::is_same_v<T, Bf16> || !kTransposed, "fp8 is contiguous along the contracted dim");
+    LoadMatrices<kTransposed>(x, reinterpret_cast<const Bf16*>(row));
+  }
+  __device__ static void Multiply(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (std::is_same_v<T, Bf16>) {
+      MultiplyAdd(sums, a, b0, b1);
+    } else {
+      MultiplyAddFp8<T::kFormat>(sums, a, b0, b1);
+    }
+  }
 
   float sums_[kRowBlocks][kColumnBlocks][4] = {};
 };
@@ -227,9 +250,21 @@ template <typename T, bool kAlongA, bool kAlongB>
 constexpr size_t kStepBytes = static_cast<size_t>(Step<T, kAlongA>::kElements + Step<T, kAlongB>::kElements) *
                               sizeof(T);
 
+/// The factor of each sum: none.
+struct Unscaled {
+  __device__ static float Of(int, int) { return 1.0f; }
+};
+/// Scales of the tile's rows, and of its columns or one for all of these (column_pitch 0).
+struct Scaled {
+  const float *rows, *columns;
+  int column_pitch;
+  __device__ float Of(int row, int column) const { return rows[row] * columns[column * column_pitch]; }
+};
+
 /// A tile of results, computed by a block. kPacked: all rows of memory begin at multiples of 16 bytes.
-template <bool kAlongA, bool kAlongB, bool kPacked, typename T, typename To>
-__device__ void MultiplyTile(const Operand<T>& a, const Operand<T>& b, const Results<To>& results, T* shared) {
+template <bool kAlongA, bool kAlongB, bool kPacked, typename T, typename To, typename Factors = Unscaled>
+__device__ void MultiplyTile(const Operand<T>& a, const Operand<T>& b, const Results<To>& results, T* shared,
+                             Factors factors = {}) {
   constexpr int kLanes = kPacked ? kPack<T> : 1, kElements = kStepBytes<T, kAlongA, kAlongB> / sizeof(T),
                 kAhead = kStages<T> - 1;
   const auto steps = static_cast<int>((a.depth + kDepth<T> - 1) / kDepth<T>);
@@ -254,7 +289,8 @@ __device__ void MultiplyTile(const Operand<T>& a, const Operand<T>& b, const Res
     if (row >= results.rows) return;
     To* to = results.data + row * results.pitch + column;
     if constexpr (kPacked) {
-      if (column < results.columns) results.Put(to, x);
+      if (column < results.columns)
+        results.Put(to, Each(Lanes<N>{}, [&](int k) { return x[k] * factors.Of(row, column + k); }));
     } else {
       for (int k = 0; k < N; ++k)
         if (column + k < results.columns) results.Put(to + k, Floats<1>{x[k]});
@@ -276,6 +312,22 @@ __global__ void __launch_bounds__(kThreads, 2)
       Operand<T>{a.a.As<T>() + span.first * k, k, span.rows, k},
       Operand<T>{weight + (kForward ? column * k : column), kForward ? k : n, n - column, k},
       Results<T>{a.c.As<T>() + span.first * n + column, n, span.rows, n - column}, shared);
+}
+
+/// A tile of y = x W^T with operands in fp8, of which a is in the format kA.
+template <Dtype kA>
+__global__ void __launch_bounds__(kThreads, 2)
+    RowsByExpertInFp8(GroupedMatmulArgs a, const ExpertSpan* spans, int64_t blocks_of_columns) {
+  using T = Fp8Pair<kA>;
+  SHARED_ARRAY(T, shared);
+  const ExpertSpan span = spans[blockIdx.x / blocks_of_columns];
+  if (span.rows == 0) return;
+  const int64_t n = a.out, k = a.in / 2, column = blockIdx.x % blocks_of_columns * kSide<T>,
+                weight = span.expert * n + column;
+  MultiplyTile<true, true, true>(
+      Operand<T>{a.a.As<T>() + span.first * k, k, span.rows, k}, Operand<T>{a.b.As<T>() + weight * k, k, n - column, k},
+      Results<Bf16>{a.c.As<Bf16>() + span.first * n + column, n, span.rows, n - column}, shared,
+      Scaled{a.a_scales + span.first, a.b_scales + (a.b_has_row_scales ? weight : span.expert), a.b_has_row_scales});
 }
 
 /// A tile of an expert's dW = dy^T x.
@@ -314,6 +366,14 @@ void LaunchRowsByExpert(const GroupedMatmulArgs& a, const ExpertSpan* spans, int
          kStages<T> * kStepBytes<T, true, kForward>, stream, a, spans, blocks_of_columns);
 }
 
+template <Dtype kA>
+void LaunchInFp8(const GroupedMatmulArgs& a, const ExpertSpan* spans, int64_t count, cudaStream_t stream) {
+  using T = Fp8Pair<kA>;
+  const int64_t blocks_of_columns = Tiles(a.out, kSide<T>);
+  Launch(RowsByExpertInFp8<kA>, dim3(static_cast<unsigned>(count * blocks_of_columns)), dim3(kThreads),
+         kStages<T> * kStepBytes<T, true, true>, stream, a, spans, blocks_of_columns);
+}
+
 void MultiplyRows(const GroupedMatmulArgs& a, const LaunchContext& context) {
   const bool forward = a.product == GroupedProduct::kForward;
   if (a.group.rows * (forward ? a.out : a.in) == 0) return;
@@ -321,6 +381,12 @@ void MultiplyRows(const GroupedMatmulArgs& a, const LaunchContext& context) {
   auto* spans = context.Workspace<ExpertSpan>(GroupedMatmulBytes(count));
   Launch(FindSpans, dim3(1), dim3(kFindThreads), 0, context.stream, a.group, GroupedTileSide(a.a.dtype), false, spans,
          count);
+  if (a.a_scales != nullptr) {
+    Require(a.out % 16 == 0 && a.in % 16 == 0 && AreAligned(a.a.data, a.b.data, a.c.data),
+            "grouped_matmul in fp8: rows of whole packs");
+    return a.a.dtype == Dtype::kF8E4M3 ? LaunchInFp8<Dtype::kF8E4M3>(a, spans, count, context.stream)
+                                       : LaunchInFp8<Dtype::kF8E5M2>(a, spans, count, context.stream);
+  }
   ForTiles(a, [&]<typename T, bool kPacked>(T, std::bool_constant<kPacked>) {
     forward ? LaunchRowsByExpert<T, true, kPacked>(a, spans, count, context.stream)
             : LaunchRowsByExpert<T, false, kPacked>(a, spans, count, context.stream);

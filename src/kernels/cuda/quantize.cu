@@ -1,6 +1,7 @@
 // Values in fp8 and their scales. If each row has a scale, one launch does all. Otherwise three launches: the first
 // finds the largest magnitudes of parts (device_memory/partial_sums.hpp), the second computes scales from them, and the
-// third rounds, through shared memory if the result is transposed. The order of a maximum does not matter.
+// third rounds, through shared memory if the result is transposed. The order of a maximum does not matter. Blocks of
+// their own (weights of experts) are one more dim of these grids.
 #if !defined(ESPALIER_EMULATE)
 #include <cuda_fp8.h>
 #endif
@@ -58,7 +59,8 @@ __device__ void StoreFp8(uint8_t* y, const Floats<N>& x, float factor) {
 
 template <Dtype kTo, int N>
 __global__ void QuantizeRows(QuantizeArgs a) {
-  ForRows(a.rows, [&](int64_t r) {
+  ForRows(a.blocks * a.rows, [&](int64_t r) {
+    if (a.expert_of_row != nullptr && a.expert_of_row[r] == kNoExpert) return;
     const __nv_bfloat16* x = a.x.As<__nv_bfloat16>() + r * a.width;
     uint8_t* y = a.y.As<uint8_t>() + r * a.width;
     uint32_t largest = 0;
@@ -69,17 +71,21 @@ __global__ void QuantizeRows(QuantizeArgs a) {
   });
 }
 
-/// The largest magnitude in part blockIdx.x of all elements.
+/// The largest magnitude in part blockIdx.x of the n elements of block blockIdx.y.
 template <int N>
 __global__ void LargestParts(const __nv_bfloat16* x, int64_t n, uint32_t* parts) {
+  x += blockIdx.y * n;
   uint32_t largest = 0;
   ForElements<N>(n, [&](int64_t i, auto lanes) { largest = LargestOf(Load(x + i, lanes), largest); });
   largest = BlockReduce(largest, 0u, Most{});
-  if (threadIdx.x == 0) parts[blockIdx.x] = largest;
+  if (threadIdx.x == 0) parts[int64_t{blockIdx.y} * gridDim.x + blockIdx.x] = largest;
 }
 
-/// Largest magnitude of column blockIdx.x * kTileThreads + threadIdx.x, over the rows of part blockIdx.y.
+/// Largest magnitude of column blockIdx.x * kTileThreads + threadIdx.x, over the rows of part blockIdx.y of block
+/// blockIdx.z.
 __global__ void LargestOfColumns(const __nv_bfloat16* x, int64_t rows, int64_t width, uint32_t* parts) {
+  x += blockIdx.z * rows * width;
+  parts += int64_t{blockIdx.z} * gridDim.y * width;
   __shared__ uint32_t block[kTileRows][kTileThreads];
   const int64_t c = int64_t{blockIdx.x} * kTileThreads + threadIdx.x;
   uint32_t largest = 0;
@@ -95,7 +101,10 @@ __global__ void LargestOfColumns(const __nv_bfloat16* x, int64_t rows, int64_t w
   parts[int64_t{blockIdx.y} * width + c] = largest;
 }
 
+/// The scales of block blockIdx.y, from `count` parts.
 __global__ void FinishScales(const uint32_t* parts, int64_t count, int64_t scales, Dtype to, float* result) {
+  parts += blockIdx.y * count * scales;
+  result += blockIdx.y * scales;
   const int64_t s = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (s >= scales) return;
   uint32_t largest = 0;
@@ -105,7 +114,8 @@ __global__ void FinishScales(const uint32_t* parts, int64_t count, int64_t scale
 }
 
 template <Dtype kTo, int N>
-__global__ void RoundKernel(QuantizeArgs a) {
+__global__ void RoundKernel(QuantizeArgs all) {
+  const QuantizeArgs a = all.Block(blockIdx.y);
   const float factor = InverseOf(a.scales[0]);
   ForElements<N>(a.rows * a.width, [&](int64_t i, auto lanes) {
     StoreFp8<kTo>(a.y.As<uint8_t>() + i, Load(a.x.As<__nv_bfloat16>() + i, lanes), factor);
@@ -114,7 +124,8 @@ __global__ void RoundKernel(QuantizeArgs a) {
 
 /// One tile of x per block. Rows of a tile are padded, so that the bytes of a column are in different banks.
 template <Dtype kTo, int kBytes>
-__global__ void RoundTransposed(QuantizeArgs a) {
+__global__ void RoundTransposed(QuantizeArgs all) {
+  const QuantizeArgs a = all.Block(blockIdx.z);
   __shared__ uint8_t tile[kTile][kTile + kTileBytes];
   const int64_t row = int64_t{blockIdx.y} * kTile, column = int64_t{blockIdx.x} * kTile;
   const bool per_column = a.scale_of == ScaleOf::kRow;
@@ -151,39 +162,47 @@ void ForFormat(Dtype to, F f) {
     f(std::integral_constant<Dtype, Dtype::kF8E5M2>{});
 }
 
+unsigned Blocks(const QuantizeArgs& a) {
+  Require(a.blocks <= 65535, "quantize: more than 65,535 blocks");
+  return static_cast<unsigned>(a.blocks);
+}
+
+/// Packs do not cross the ends of `length` elements.
 bool IsPacked(const QuantizeArgs& a, int64_t length) { return AreAligned(a.x.data, a.y.data) && length % kLanes == 0; }
 
 void LaunchRows(const QuantizeArgs& a, cudaStream_t stream) {
   ForFormat(a.y.dtype, [&](auto to) {
     ForLanes<kLanes>(IsPacked(a, a.width), [&](auto lanes) {
-      Launch(QuantizeRows<to(), lanes()>, RowBlocks(a.rows), RowThreads(a.width, lanes()), 0, stream, a);
+      Launch(QuantizeRows<to(), lanes()>, RowBlocks(a.blocks * a.rows), RowThreads(a.width, lanes()), 0, stream, a);
     });
   });
 }
 
 void FindScale(const QuantizeArgs& a, const LaunchContext& context) {
   const int64_t n = a.rows * a.width, parts = MaximaParts(n);
-  auto* workspace = context.Workspace<uint32_t>(MaximaBytes(n));
-  ForLanes<kLanes>(AreAligned(a.x.data), [&](auto lanes) {
-    Launch(LargestParts<lanes()>, dim3(static_cast<unsigned>(parts)), dim3(kThreads), 0, context.stream,
+  auto* workspace = context.Workspace<uint32_t>(a.blocks * MaximaBytes(n));
+  ForLanes<kLanes>(AreAligned(a.x.data) && (a.blocks == 1 || n % kLanes == 0), [&](auto lanes) {
+    Launch(LargestParts<lanes()>, dim3(static_cast<unsigned>(parts), Blocks(a)), dim3(kThreads), 0, context.stream,
            a.x.As<__nv_bfloat16>(), n, workspace);
   });
-  Launch(FinishScales, dim3(1), dim3(32), 0, context.stream, workspace, parts, int64_t{1}, a.y.dtype, a.scales);
+  Launch(FinishScales, dim3(1, Blocks(a)), dim3(32), 0, context.stream, workspace, parts, int64_t{1}, a.y.dtype,
+         a.scales);
 }
 
 void FindScalesOfColumns(const QuantizeArgs& a, const LaunchContext& context) {
   const int64_t parts = ColumnSumParts(a.rows);
-  auto* workspace = context.Workspace<uint32_t>(ColumnSumBytes(1, a.rows, a.width));
-  const dim3 blocks(static_cast<unsigned>((a.width + kTileThreads - 1) / kTileThreads), static_cast<unsigned>(parts));
+  auto* workspace = context.Workspace<uint32_t>(a.blocks * ColumnSumBytes(1, a.rows, a.width));
+  const dim3 blocks(static_cast<unsigned>((a.width + kTileThreads - 1) / kTileThreads), static_cast<unsigned>(parts),
+                    Blocks(a));
   Launch(LargestOfColumns, blocks, dim3(kTileThreads, kTileRows), 0, context.stream, a.x.As<__nv_bfloat16>(), a.rows,
          a.width, workspace);
-  Launch(FinishScales, dim3(static_cast<unsigned>((a.width + 63) / 64)), dim3(64), 0, context.stream, workspace, parts,
-         a.width, a.y.dtype, a.scales);
+  Launch(FinishScales, dim3(static_cast<unsigned>((a.width + 63) / 64), Blocks(a)), dim3(64), 0, context.stream,
+         workspace, parts, a.width, a.y.dtype, a.scales);
 }
 
 void LaunchTransposed(const QuantizeArgs& a, cudaStream_t stream) {
   const dim3 blocks(static_cast<unsigned>((a.width + kTile - 1) / kTile),
-                    static_cast<unsigned>((a.rows + kTile - 1) / kTile));
+                    static_cast<unsigned>((a.rows + kTile - 1) / kTile), Blocks(a));
   Require((a.rows + kTile - 1) / kTile <= 65535, "quantize: more than 4 million rows");
   ForFormat(a.y.dtype, [&](auto to) {
     const auto launch = [&](auto kernel) { Launch(kernel, blocks, dim3(kTileThreads, kTileRows), 0, stream, a); };
@@ -198,8 +217,8 @@ void LaunchTransposed(const QuantizeArgs& a, cudaStream_t stream) {
 
 void Quantize(const QuantizeArgs& a, const LaunchContext& context) {
   // All scales of an empty shard are 1.
-  if (a.rows * a.width == 0) {
-    const int64_t scales = a.scale_of == ScaleOf::kTensor ? 1 : a.transposed ? a.width : a.rows;
+  if (a.blocks * a.rows * a.width == 0) {
+    const int64_t scales = a.blocks * a.ScalesOfBlock();
     if (scales > 0)
       Launch(FinishScales, dim3(static_cast<unsigned>((scales + 63) / 64)), dim3(64), 0, context.stream,
              static_cast<const uint32_t*>(nullptr), int64_t{0}, scales, a.y.dtype, a.scales);
@@ -211,10 +230,11 @@ void Quantize(const QuantizeArgs& a, const LaunchContext& context) {
   else
     FindScale(a, context);
   if (a.transposed) return LaunchTransposed(a, context.stream);
+  const int64_t n = a.rows * a.width;
   ForFormat(a.y.dtype, [&](auto to) {
-    ForLanes<kLanes>(AreAligned(a.x.data, a.y.data), [&](auto lanes) {
-      Launch(RoundKernel<to(), lanes()>, ElementBlocks(a.rows * a.width, lanes()), dim3(kThreads), 0, context.stream,
-             a);
+    ForLanes<kLanes>(AreAligned(a.x.data, a.y.data) && (a.blocks == 1 || n % kLanes == 0), [&](auto lanes) {
+      Launch(RoundKernel<to(), lanes()>, dim3(ElementBlocks(n, lanes()).x, Blocks(a)), dim3(kThreads), 0,
+             context.stream, a);
     });
   });
 }

@@ -130,6 +130,21 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
     EXPECT_EQ(dispatches.size(), buffer == std::string("1.5") ? 2u : 4u) << testing::PrintToString(dispatches);
   }
   EXPECT_TRUE(kinds.contains(OpKind::kGroupedMatmul));
+  // With room for all rows, since keys do not have the share that balanced routing fills.
+  for (const char* scaling : {"tensor", "row"}) {
+    std::vector<std::string> overrides = Layout("211");
+    overrides.insert(overrides.end(),
+                     {"precision.compute=bf16", "precision.matmul=fp8", "model.dim=64", "model.ffn_dim=96",
+                      "experts.count=4", "experts.per_token=2", "experts.ffn_dim=32", "experts.buffer=1",
+                      std::string("precision.fp8_scaling=") + scaling});
+    std::set<std::string> scaled;
+    for (const KernelKey& key : KeysOf(overrides, RanksOf("211")))
+      if (key.kind == OpKind::kGroupedMatmul) scaled.insert(key.variant);
+    EXPECT_EQ(scaled.size(), 4u) << "forward and gradient of rows in fp8, gradients of weights in bf16, added or not";
+    for (const std::string& variant : scaled)
+      EXPECT_EQ(variant.find(std::string("scales=") + scaling) == variant.npos, variant.find("->enk") != variant.npos)
+          << variant;
+  }
   EXPECT_TRUE(kinds.contains(OpKind::kQuantize));
   EXPECT_TRUE(kinds.contains(OpKind::kMuonDirection));
   EXPECT_TRUE(kinds.contains(OpKind::kAttentionMerge));
@@ -158,6 +173,10 @@ TEST(KernelKeys, UnknownVariantsHaveNoOp) {
                               "bf16->f8e5m2 spec=nk->kn,ky to=f8e5m2"})
     EXPECT_FALSE(Rebuild({OpKind::kQuantize, variant, {4, 5, 1}})) << variant;
   EXPECT_FALSE(Rebuild({OpKind::kAllGather, "f32->f32", {1}}));
+  const std::vector<int64_t> grouped = {1, 2, 3, 4, 5};
+  for (const char* variant : {"bf16,bf16,i32->bf16 spec=ebsk,ekn->ebsn", "bf16,bf16,i32->bf16 spec=bsk,nk->bsn",
+                              "f8e4m3,f8e4m3,i32->bf16 spec=ebsk,enk->ebsn"})
+    EXPECT_FALSE(Rebuild({OpKind::kGroupedMatmul, variant, grouped})) << variant;
 }
 
 TEST(CostTables, MergeWeighsBySamples) {

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "fixture.hpp"
+#include "fp8_testing.hpp"
 
 namespace espalier::testing {
 namespace {
@@ -86,10 +86,6 @@ TEST(Fp8, AScaleIsTheSmallestPowerOfTwoThatFits) {
   }
 }
 
-Attributes QuantizeTo(Dtype format, const std::string& spec) {
-  return {{}, {{"spec", spec}, {"to", std::string(Name(format))}}};
-}
-
 struct Spec {
   const char* text;
   bool transposed, rows;
@@ -115,19 +111,6 @@ Case QuantizeCase(const Spec& spec, Dtype format, OwnedTensor x) {
           {std::move(x)},
           {OwnedTensor(format, stored), OwnedTensor(kF32, scales)},
           QuantizeTo(format, spec.text)};
-}
-
-OwnedTensor Spread(Random& random, const Shape& shape) {
-  OwnedTensor x = random.Real(kBf16, shape, -1, 1);
-  for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, std::ldexp(x[i], static_cast<int>(i * 7 % 23) - 30));
-  return x;
-}
-
-void CheckBits(const Case& c) {
-  Check(c, 0);
-  const std::vector<OwnedTensor> tested = c.Tested(), reference = c.Reference();
-  for (size_t o = 0; o < tested.size(); ++o)
-    EXPECT_TRUE(tested[o].SameBits(reference[o])) << ToString(c.inputs[0].shape()) << " " << c.attributes.Text("spec");
 }
 
 TEST(KernelsFp8, QuantizesBitByBit) {
@@ -156,12 +139,6 @@ TEST(KernelsFp8, ZerosHaveScaleOneAndWhatIsNotFiniteStaysVisible) {
       if (spec.rows) EXPECT_EQ(seen[1][scale + 1], 1) << spec.text << ": other rows are not touched";
     }
   }
-}
-
-/// Error of a sum of products of at most 1. Tensor cores of Hopper keep 14 bits of a sum of fp8 products (DeepSeek-V3,
-/// section 3.3.2; seen on an H200), and no partial sum is above `depth`.
-double Fp8SumBound(int64_t depth) {
-  return SumBound(depth + 1, 2) + (RefusesOnTheDevice() ? static_cast<double>(depth) / (1 << 13) : 0);
 }
 
 // Compared with fp64 sums of the quantized values, which are exact.

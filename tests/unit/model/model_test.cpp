@@ -274,11 +274,11 @@ TEST(Groups, EveryPatternMustMatchAParameter) {
 }
 
 TEST(MatmulPatterns, LeaveMatmulsInBf16) {
-  const auto marked = [](const char* deck, const std::string& patterns) {
+  const auto marked = [](const char* deck, const std::string& patterns, std::vector<std::string> overrides = {}) {
     std::vector<std::string> names;
-    const Deck loaded = LoadDeck(InTree("tests/decks/") + deck, {"precision.compute=bf16", "precision.matmul=fp8",
-                                                                 "precision.bf16_matmuls=" + patterns})
-                            .deck;
+    overrides.insert(overrides.end(),
+                     {"precision.compute=bf16", "precision.matmul=fp8", "precision.bf16_matmuls=" + patterns});
+    const Deck loaded = LoadDeck(InTree("tests/decks/") + deck, overrides).deck;
     const Model model = BuildModel(loaded, SplitLayers(loaded, 1), 1, Purpose::kTrain);
     for (const Op& op : model.graph.ops)
       if (op.attributes.numbers.contains(kFp8Mark)) names.push_back(model.graph.value(op.inputs[1]).name);
@@ -292,6 +292,9 @@ TEST(MatmulPatterns, LeaveMatmulsInBf16) {
             (std::vector<std::string>{"model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.down_proj.weight",
                                       "model.layers.2.mlp.gate_proj.weight", "model.layers.2.mlp.down_proj.weight",
                                       "model.layers.3.mlp.gate_proj.weight", "model.layers.3.mlp.down_proj.weight"}));
+  const std::vector<std::string> experts = {"experts.count=4", "experts.per_token=2", "experts.ffn_dim=32"};
+  EXPECT_EQ(marked("small.toml", "[]", experts).size(), 4u * 7 + 1);
+  EXPECT_EQ(marked("small.toml", "['*.experts.*']", experts).size(), 4u * 4 + 1);
 }
 
 TEST(MatmulPatterns, MustMatchTheWeightOfAMatmul) {
@@ -315,6 +318,7 @@ TEST(MatmulPatterns, MustMatchTheWeightOfAMatmul) {
   EXPECT_EQ(errors("small.toml", "precision.bf16_matmuls=['*layernorm.weight', 'model.embed_tokens.weight']").size(),
             2u)
       << "they have no matmuls";
+  EXPECT_EQ(errors("small.toml", "precision.bf16_matmuls=['*.experts.*']").size(), 1u) << "a dense model";
 }
 
 TEST(Groups, AreDescribedByWhatTheyHave) {

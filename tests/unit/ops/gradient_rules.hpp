@@ -41,8 +41,11 @@ inline const std::vector<GradientRule> kGradients = {
     {"dispatch experts=13 ranks=2 rows=2", "dy0", "dx0, dx2 = dispatch_grad(dy0, dy1, y3) experts=13 ranks=2 rows=2"},
     {"combine experts=13 ranks=2 rows=2", "dy0", "dx0 = combine_grad(dy0, x1) experts=13 ranks=2 rows=2"},
     {"weighted_swiglu", "dy0", "dx0, dx1, dx2 = weighted_swiglu_grad(x0, x1, x2, dy0, x3)"},
-    {"grouped_matmul load=0.5 spec=ebsk,enk->ebsn", "dy0",
-     "dx0 = grouped_matmul(dy0, x1, x2) load=0.5 spec=ebsn,enk->ebsk\ndx1 = grouped_matmul(dy0, x0, x2) load=0.5 "
+    {"grouped_matmul load=50 spec=ebsk,enk->ebsn", "dy0",
+     "dx0 = grouped_matmul(dy0, x1, x2) load=50 spec=ebsn,enk->ebsk\ndx1 = grouped_matmul(dy0, x0, x2) load=50 "
+     "spec=ebsn,ebsk->enk"},
+    {"grouped_matmul fp8=1 spec=ebsk,enk->ebsn", "dy0",
+     "dx0 = grouped_matmul(dy0, x1, x2) fp8=1 spec=ebsn,enk->ebsk\ndx1 = grouped_matmul(dy0, x0, x2) fp8=1 "
      "spec=ebsn,ebsk->enk"},
     {"grouped_matmul spec=ebsn,enk->ebsk", "dy0", "error: only the forward grouped_matmul has a gradient"},
     // A router's losses: the adjoint of a sum of scores is how often its expert was chosen.
@@ -87,6 +90,8 @@ inline const std::vector<FlopsRule> kFlops = {
     {"grouped_matmul spec=ebsk,enk->ebsn load=75 pass=1", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]", 0.0},
     {"grouped_matmul spec=ebsn,ebsk->enk",
      "bf16[13{ep},3{dp_shard},2,11] bf16[13{ep},3{dp_shard},2,7] i32[13{ep},3{dp_shard},2]", 2.0 * 7 * 2 * 2 * 7 * 11},
+    {"grouped_matmul spec=ebsn,ekn->ebsk scales=tensor load=75",
+     "f8e5m2[13,3,2,11] f8e4m3[13,7,11] i32[13,3,2] f32[13,3,2] f32[13]", 2.0 * 13 * 3 * 2 * 7 * 11 * 0.75},
     // A window w leaves w - w^2 / 2t keys of a query.
     {"attention head_dim=5 causal=1 window=4 cp=2 length=16", "bf16[3,16{cp},30] bf16[3,16,10] bf16[3,16,10]",
      4.0 * 3 * 8 * 30 * 3.5},

@@ -60,6 +60,21 @@ TEST(MatmulSpec, KnowsGradientsByTokensAndFeaturesOfTheResult) {
   EXPECT_FALSE(MatmulSpec::IsGradient(forward.a) || MatmulSpec::IsGradient(forward.b));
 }
 
+TEST(MatmulSpec, OfExpertsContractsFeaturesOrRows) {
+  for (const auto& [text, contracted, weight_gradient] : std::vector<Expected>{
+           {"ebsk,enk->ebsn", "k"}, {"ebsn,enk->ebsk", "n"}, {"ebsn,ekn->ebsk", "n"}, {"ebsn,ebsk->enk", "bs", true}}) {
+    const MatmulSpec spec = GroupedSpecOf(Spec(text));
+    EXPECT_EQ(spec.Text(), text);
+    EXPECT_EQ(spec.MakesWeightGradient(), weight_gradient) << text;
+    for (char dim : spec.a + spec.b) EXPECT_EQ(spec.IsContracted(dim), contracted.find(dim) != contracted.npos) << text;
+    EXPECT_EQ(MatmulSpec::IsGradient(spec.a), spec.a == "ebsn") << text;
+  }
+  for (const char* text : {"", "bsk,nk->bsn", "ebsk,ekn->ebsn"}) {
+    EXPECT_FALSE(IsGroupedSpec(text)) << text;
+    EXPECT_THROW(GroupedSpecOf(Spec(text)), InvariantError) << text;
+  }
+}
+
 TEST(MatmulSpec, OthersAreRefused) {
   for (const char* text : {"", "bsk", "bsk,nk", "ab,bc->ac", "bsk,nk->bsk", "nk->nk,y"}) {
     EXPECT_FALSE(IsMatmulSpec(text)) << text;
@@ -76,11 +91,18 @@ TEST(QuantizeSpec, SaysHowACopyIsStoredAndScaled) {
                                                {"bsk->bsk,bsy", false, true},
                                                {"bsk->kbs,ky", true, true},
                                                {"nk->nk,ny", false, true},
-                                               {"nk->kn,ky", true, true}}) {
+                                               {"nk->kn,ky", true, true},
+                                               {"ebsk->ebsk,ebs", false, true},
+                                               {"enk->enk,e", false, false},
+                                               {"enk->ekn,e", true, false},
+                                               {"enk->enk,en", false, true},
+                                               {"enk->ekn,ek", true, true}}) {
     const QuantizeSpec spec = Quantize(text);
     EXPECT_EQ(spec.Text(), text);
     EXPECT_EQ(spec.IsTransposed(), transposed) << text;
     EXPECT_EQ(spec.HasRowScales(), rows) << text;
+    EXPECT_EQ(spec.IsOfExpertRows(), text[0] == 'e' && text[1] == 'b') << text;
+    EXPECT_EQ(spec.IsOfExpertWeights(), text[0] == 'e' && text[1] == 'n') << text;
   }
   for (const char* text : {"", "nk->nk", "bsk->skb,y", "bsk,nk->bsn"}) EXPECT_THROW(Quantize(text), InvariantError);
 }

@@ -22,27 +22,27 @@ const Values& FindValues(Dtype dtype) {
   return dtype == Dtype::kF8E4M3 ? e4m3 : e5m2;
 }
 
-/// Multiplies rows of codes by their scales, exactly.
-void Widen(const Array& x, const float* scales, bool per_row, int64_t rows, int64_t depth, Bf16* to) {
-  const Values& values = FindValues(x.dtype);
-  const uint8_t* codes = x.As<uint8_t>();
-  ParallelRanges(rows, RowGrain(depth), [=, &values](int64_t begin, int64_t end) {
+}  // namespace
+
+void Widen(const ScaledRows& scaled, Bf16* to) {
+  const Values& values = FindValues(scaled.x.dtype);
+  const uint8_t* codes = scaled.x.As<uint8_t>();
+  const int64_t depth = scaled.depth;
+  ParallelRanges(scaled.rows, RowGrain(depth), [=, &values](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const float scale = scales[per_row ? r : 0];
+      const float scale = scaled.scales[scaled.per_row ? r : 0];
       for (int64_t p = r * depth; p < (r + 1) * depth; ++p) to[p] = ToBf16(values[codes[p]] * scale);
     }
   });
 }
-
-}  // namespace
 
 MatmulArgs WidenScaled(const MatmulArgs& a) {
   const GemmShape& s = a.gemm.shape;
   const bool per_row = a.gemm.scales == Scales::kRow;
   Bf16* wide = ScratchOf<Bf16>((s.m + s.n) * s.k, ScratchUse::kWidened);
   Bf16* wide_b = wide + s.m * s.k;
-  Widen(a.a, a.a_scales, per_row, s.m, s.k, wide);
-  Widen(a.b, a.b_scales, per_row, s.n, s.k, wide_b);
+  Widen({a.a, a.a_scales, per_row, s.m, s.k}, wide);
+  Widen({a.b, a.b_scales, per_row, s.n, s.k}, wide_b);
   MatmulArgs bf16 = a;
   bf16.a = {wide, Dtype::kBf16};
   bf16.b = {wide_b, Dtype::kBf16};

@@ -1,6 +1,7 @@
 // The cpu backend's kernels, and their common parts: the choice of element type, and loops over elements and rows.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "espalier/graph/op_list.hpp"
@@ -38,6 +39,12 @@ void ForRows(int64_t rows, int64_t width, F f) {
   ParallelRanges(rows, RowGrain(width), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) f(r);
   });
+}
+
+/// Rows of experts that have an expert: the first ones.
+inline int64_t FilledRows(const GroupedRows& group) {
+  const int32_t* end = group.expert_of_row + group.rows;
+  return std::lower_bound(group.expert_of_row, end, kNoExpert) - group.expert_of_row;
 }
 
 }  // namespace espalier::cpu::inline ESPALIER_CPU_LEVEL

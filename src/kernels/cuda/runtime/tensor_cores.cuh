@@ -1,9 +1,10 @@
 // What matmuls on tensor cores need from compute capability 8.0 on, as in the PTX ISA: copies into shared memory that
-// run meanwhile (cp.async), loads of matrices (ldmatrix), and products of matrices (mma). tests/emulation has the same
-// functions for the host: lane by lane, with the same operands in the same lanes.
+// run meanwhile (cp.async), loads of matrices (ldmatrix), and products of matrices (mma); of fp8 from 8.9 on.
+// tests/emulation has the same functions for the host: lane by lane, with the same operands in the same lanes.
 #pragma once
 
 #include "espalier/kernels/cuda/launch.cuh"
+#include "espalier/util/types.hpp"
 
 #ifdef ESPALIER_EMULATE
 #include "emulate_tensor_cores.hpp"
@@ -53,6 +54,43 @@ __device__ inline void MultiplyAdd(float (&sums)[4], const uint32_t (&a)[4], uin
       "%3};\n"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Products in fp8 of which tensor cores keep about 14 bits of a sum (DeepSeek-AI 2024, section 3.3.2). On Hopper and
+/// on Blackwell of data centers, mma of fp8 becomes products of fp16, and sums are in fp32.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
+inline constexpr bool kFp8SumsAreShort = false;
+#else
+inline constexpr bool kFp8SumsAreShort = true;
+#endif
+
+/// sums [16,8] += a [16,32] b [32,8] with a in the fp8 format kA and b in e4m3: two neighbours along the contracted dim
+/// are where MultiplyAdd has one bf16. The 32 products of an element are added up, then added in fp32. Compute
+/// capabilities before 8.9 have no such product: a run in fp8 refuses them (train/choose_device.hpp).
+template <Dtype kA>
+__device__ void MultiplyAddFp8(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 890
+  float products[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) products[i] = kFp8SumsAreShort ? 0 : sums[i];
+  if constexpr (kA == Dtype::kF8E4M3) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, %3};\n"
+        : "+f"(products[0]), "+f"(products[1]), "+f"(products[2]), "+f"(products[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, %3};\n"
+        : "+f"(products[0]), "+f"(products[1]), "+f"(products[2]), "+f"(products[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sums[i] = kFp8SumsAreShort ? sums[i] + products[i] : products[i];
+#else
+  __trap();
+#endif
 }
 
 }  // namespace espalier::cuda

@@ -136,7 +136,8 @@ void AddPlan(CLI::App& app, CommandJob& job) {
   CLI::Option* flag = command->add_flag("--search", *searches, "same as espalier tune, on that cluster");
   AddSearch(command, *search);
   flag->needs(cluster);
-  for (const char* name : {"--fix", "--top", "--reserve", "--routing", "--output"}) command->get_option(name)->needs(flag);
+  for (const char* name : {"--fix", "--top", "--reserve", "--routing", "--output"})
+    command->get_option(name)->needs(flag);
   command->callback([options, search, searches, &job] {
     search->arguments = options->arguments;
     search->ranks = options->ranks;

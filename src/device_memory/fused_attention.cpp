@@ -23,7 +23,7 @@ int64_t ScoreBytes(const AttentionShape& x) {
 
 /// Bytes of the sums of one head of keys: fp32 dq and dO . o; with grouped heads also dk and dv of every query head.
 int64_t SumBytes(const AttentionShape& x) {
-  const int64_t group = HeadsInGroup(x), whole_heads = group > 1 ? 2 * x.keys * x.head_dim : 0;
+  const int64_t group = HeadsInGroup(x), whole_heads = group > 1 ? x.keys * (x.head_dim + x.ValueDim()) : 0;
   return group * 4 * (x.queries * x.head_dim + x.queries + whole_heads);
 }
 
@@ -44,9 +44,9 @@ int64_t MaxRows(const AttentionInBlocks& call, int64_t AttentionBlock::*rows) {
   return most;
 }
 
-/// Bytes of fp32 sums of `heads` heads over all rows of a sequence, from which bf16 results are rounded.
-int64_t SumsOf(const AttentionInBlocks& call, int64_t heads) {
-  return call.results == Dtype::kF32 ? 0 : Aligned(call.whole.batch * heads * call.whole.head_dim * 4);
+/// Bytes of fp32 sums of `features` over all rows of a sequence, from which bf16 results are rounded.
+int64_t SumsOf(const AttentionInBlocks& call, int64_t features) {
+  return call.results == Dtype::kF32 ? 0 : Aligned(call.whole.batch * features * 4);
 }
 
 /// Bytes for the largest block, for any alignment of its workspace.
@@ -60,8 +60,10 @@ int64_t MaxLibraryBytes(const AttentionInBlocks& call, F bytes) {
 }  // namespace
 
 AttentionShape AttentionInBlocks::ShapeOf(const AttentionBlock& block) const {
-  return {whole.batch, block.queries, block.keys,      whole.heads, whole.kv_heads, whole.head_dim, block.causal, {},
-          {},          whole.window,  whole.joined_row};
+  AttentionShape shape = whole;
+  shape.queries = block.queries, shape.keys = block.keys, shape.causal = block.causal;
+  shape.query_shard = shape.key_shard = {};
+  return shape;
 }
 
 bool AttentionInBlocks::IsOneCall() const {
@@ -75,8 +77,10 @@ std::string WhyNotFused(const AttentionInBlocks& call, int major) {
   if (major < 8) return fmt::format("compute capability {}.x is below 8.0", major);
   if (x.IsEmpty()) return "it is empty";
   if (call.inputs != Dtype::kBf16) return "it is fp32";
-  if (x.head_dim % 8 != 0) return fmt::format("heads of {} elements, no multiple of 8", x.head_dim);
-  if (x.head_dim > widest) return fmt::format("heads of {} elements, more than {}", x.head_dim, widest);
+  for (int64_t features : {x.head_dim, x.ValueDim()}) {
+    if (features % 8 != 0) return fmt::format("heads of {} elements, no multiple of 8", features);
+    if (features > widest) return fmt::format("heads of {} elements, more than {}", features, widest);
+  }
   if (call.dropout) return "it has dropout, whose mask must not depend on the layout";
   return call.blocks.empty() ? "no mask for isolated documents, for a window with parallel.cp > 1, or for sequences "
                                "that are no multiple of 256 parallel.cp tokens"
@@ -132,9 +136,9 @@ int64_t FusedAttentionGradBytes(const AttentionShape& x, const BackwardMethod& m
 
 ForwardScratch ForwardScratchOf(const AttentionInBlocks& call) {
   if (call.IsOneCall()) return {};
-  const int64_t rows = call.whole.batch * MaxRows(call, &AttentionBlock::queries), heads = call.whole.heads,
-                e = call.whole.head_dim;
-  return {Aligned(rows * heads * e * 2), Aligned(rows * heads * 4), SumsOf(call, call.whole.queries * heads)};
+  const AttentionShape& x = call.whole;
+  const int64_t rows = x.batch * MaxRows(call, &AttentionBlock::queries);
+  return {Aligned(rows * x.ResultRow() * 2), Aligned(rows * x.heads * 4), SumsOf(call, x.queries * x.ResultRow())};
 }
 
 BackwardScratch BackwardScratchOf(const AttentionInBlocks& call) {
@@ -142,9 +146,14 @@ BackwardScratch BackwardScratchOf(const AttentionInBlocks& call) {
   const AttentionShape& x = call.whole;
   const int64_t queries = x.batch * MaxRows(call, &AttentionBlock::queries),
                 keys = x.batch * MaxRows(call, &AttentionBlock::keys);
-  const int64_t key_part = Aligned(keys * x.kv_heads * x.head_dim * 2), key_sums = SumsOf(call, x.keys * x.kv_heads);
-  return {Aligned(queries * x.heads * x.head_dim * 2), key_part, key_part, Aligned(queries * x.heads * 4),
-          SumsOf(call, x.queries * x.heads),           key_sums, key_sums};
+  const int64_t q = x.heads * x.head_dim, k = x.kv_heads * x.head_dim, v = x.kv_heads * x.ValueDim();
+  return {.dq = Aligned(queries * q * 2),
+          .dk = Aligned(keys * k * 2),
+          .dv = Aligned(keys * v * 2),
+          .lse = Aligned(queries * x.heads * 4),
+          .dq_sums = SumsOf(call, x.queries * q),
+          .dk_sums = SumsOf(call, x.keys * k),
+          .dv_sums = SumsOf(call, x.keys * v)};
 }
 
 int64_t AttentionBytes(const AttentionInBlocks& call) {

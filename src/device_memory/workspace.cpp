@@ -92,7 +92,9 @@ AttentionShape ShapeOfRank(const LocalOp& op, int64_t rank) {
           a.IntegerOr("causal", 1) != 0,
           shard(q[1], rank),
           shard(k[1], (rank + cp - hop) % cp),
-          a.IntegerOr("window", 0)};
+          a.IntegerOr("window", 0),
+          0,
+          a.IntegerOr("value_dim", e)};
 }
 
 AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank) {

@@ -42,25 +42,27 @@ std::vector<Array> PartsOf(const KernelCall& call, const Tensor& x) {
   return parts;
 }
 
-/// Widths of q and k: inputs 0 and 1, or parts of input 0.
+/// Widths of q, k and v: three inputs, or parts of input 0.
 struct AttentionWidths {
-  int64_t q, k, joined_row;
+  int64_t q, k, v, joined_row;
 };
 AttentionWidths WidthsOf(const KernelCall& call) {
   const Reader r(call);
-  if (!IsJoined(call)) return {ColumnsOf(r.In(0)), ColumnsOf(r.In(1)), 0};
+  if (!IsJoined(call)) return {ColumnsOf(r.In(0)), ColumnsOf(r.In(1)), ColumnsOf(r.In(2)), 0};
   const std::vector<int64_t> parts = LocalColumns(*call.attributes, ColumnsOf(r.In(0)));
-  CHECK(parts.size() == 3 && parts[1] == parts[2], "attention: {} joined tensors", parts.size());
-  return {parts[0], parts[1], ColumnsOf(r.In(0))};
+  CHECK(parts.size() == 3, "attention: {} joined tensors", parts.size());
+  return {parts[0], parts[1], parts[2], ColumnsOf(r.In(0))};
 }
 
 AttentionShape AttentionOf(const KernelCall& call) {
   const Reader r(call);
   const Tensor &q = r.In(0), &k = IsJoined(call) ? q : r.In(1);
   const AttentionWidths widths = WidthsOf(call);
-  const int64_t e = r.Integer("head_dim");
-  CHECK(q.shape.size() == 3 && k.shape.size() == 3 && widths.q % e == 0 && widths.k % e == 0,
-        "attention: {} and {} do not hold heads of {}", ToString(q.shape), ToString(k.shape), e);
+  const int64_t e = r.Integer("head_dim"), value_dim = r.IntegerOr("value_dim", e);
+  CHECK(q.shape.size() == 3 && k.shape.size() == 3 && widths.q % e == 0 && widths.k % e == 0 &&
+            widths.k / e * value_dim == widths.v,
+        "attention: {} and {} do not hold heads of {}, or values heads of {}", ToString(q.shape), ToString(k.shape), e,
+        value_dim);
   const AttentionShape a{q.shape[0],
                          q.shape[1],
                          k.shape[1],
@@ -71,7 +73,9 @@ AttentionShape AttentionOf(const KernelCall& call) {
                          SequenceOf(r, q, 0),
                          SequenceOf(r, k, r.IntegerOr("hop", 0)),
                          r.IntegerOr("window", 0),
-                         widths.joined_row};
+                         widths.joined_row,
+                         value_dim,
+                         static_cast<float>(r.NumberOr("score_factor", 1))};
   CHECK(a.heads == 0 || (a.kv_heads > 0 && a.heads % a.kv_heads == 0), "attention: {} heads on {} kv heads", a.heads,
         a.kv_heads);
   CHECK(a.causal || a.window == 0, "attention: a window of {} without a causal mask", a.window);

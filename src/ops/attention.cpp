@@ -1,5 +1,6 @@
-// Causal attention with grouped heads (Vaswani et al. 2017, eq. 1; blocks as in Dao 2023). q is [b, s, heads e], k and
-// v are [b, t, kv_heads e]. Heads of q, k and v share one einsum dim h, since tp shards both into equal numbers of
+// Causal attention with grouped heads (Vaswani et al. 2017, eq. 1; blocks as in Dao 2023). q is [b, s, heads e], k is
+// [b, t, kv_heads e], v is [b, t, kv_heads d] and the result is [b, s, heads d], with e the attribute `head_dim` and d
+// the attribute `value_dim` (absent: e). Scores are q k f / sqrt(e), with f the attribute `score_factor` (absent: 1). Heads of q, k and v share one einsum dim h, since tp shards both into equal numbers of
 // groups. In k and v it is upper-case (H), which means "not sharded over kv_replicate": ranks along that axis share a
 // kv head, and the gradients of k and v are partial sums over it. The log of the softmax denominators (lse) is kept, so
 // that backward recomputes probabilities block by block.
@@ -57,7 +58,8 @@ Einsum AttentionEinsum(const OpContext& c) { return {WithOthers(QkvDims(c), c), 
 std::vector<Type> AttentionInfer(const OpContext& c) {
   Shape q = c.Extents(0);
   if (IsJoined(c)) q[2] = ColumnsOf(c.op.attributes).at(0);
-  const auto heads = q[2] / c.op.attributes.Integer("head_dim");
+  const int64_t head_dim = c.op.attributes.Integer("head_dim"), heads = q[2] / head_dim;
+  q[2] = heads * c.op.attributes.IntegerOr("value_dim", head_dim);
   return {MakeType(ResultType(c), q), MakeType(Dtype::kF32, {q[0], heads, q[1]})};
 }
 void AttentionGradient(GradientBuilder& g) {
@@ -95,8 +97,14 @@ double VisibleKeys(const LocalOp& c) {
   if (a.numbers.contains("hop")) return VisibleInHop(keys, a.Integer("cp"), a.Integer("hop"), window) / keys;
   return window < keys ? window - window * window / (2 * keys) : keys / 2;
 }
-/// Two matmuls over the visible scores. Documents are not known ahead: the sequence counts as one.
-double ForwardFlops(const LocalOp& c) { return 4.0 * double(Volume(c.inputs[0])) * VisibleKeys(c); }
+/// Matmuls over the visible scores that contract or make features of keys, and of values. Documents are not known
+/// ahead: the sequence counts as one.
+double MatmulFlops(const LocalOp& c, int of_keys, int of_values) {
+  const auto e = double(c.op.attributes.Integer("head_dim"));
+  const double d = c.op.attributes.NumberOr("value_dim", e);
+  return 2 * double(Volume(c.inputs[0])) * (of_keys + of_values * d / e) * VisibleKeys(c);
+}
+double ForwardFlops(const LocalOp& c) { return MatmulFlops(c, 1, 1); }
 
 Einsum AttentionGradEinsum(const OpContext& c) {
   std::vector<std::string> inputs = QkvDims(c);
@@ -108,8 +116,8 @@ std::vector<Type> AttentionGradInfer(const OpContext& c) {
   if (IsJoined(c)) return {MakeType(dtype, c.Extents(0))};
   return {MakeType(dtype, c.Extents(0)), MakeType(dtype, c.Extents(1)), MakeType(dtype, c.Extents(2))};
 }
-/// Five matmuls where forward has two.
-double BackwardFlops(const LocalOp& c) { return 2.5 * ForwardFlops(c); }
+/// Scores again, dq and dk; p and dv from do.
+double BackwardFlops(const LocalOp& c) { return MatmulFlops(c, 3, 2); }
 
 Einsum MergeEinsum(const OpContext&) { return {{"bsh", "bhs", "bsh", "bhs"}, {"bsh", "bhs"}, "bsh"}; }
 std::vector<Type> MergeInfer(const OpContext& c) {
@@ -124,7 +132,7 @@ OpDefinition Attention() {
   return {.summary = "causal attention with grouped heads",
           .einsum = AttentionEinsum,
           .infer = AttentionInfer,
-          .kernel = {.rows = Rows::kTogether, .work = ForwardFlops, .key = Numbers("cp", "head_dim", "hop", "window")},
+          .kernel = {.rows = Rows::kTogether, .work = ForwardFlops, .key = Numbers("cp", "head_dim", "hop", "value_dim", "window")},
           .gradient = AttentionGradient,
           .joinable = {3, 0}};
 }
@@ -134,7 +142,7 @@ OpDefinition AttentionGrad() {
           .infer = AttentionGradInfer,
           .kernel = {.rows = Rows::kTogether,
                      .work = BackwardFlops,
-                     .key = KeyAttributes{.texts = {"backward"}, .numbers = {"cp", "head_dim", "hop", "window"}}},
+                     .key = KeyAttributes{.texts = {"backward"}, .numbers = {"cp", "head_dim", "hop", "value_dim", "window"}}},
           .joinable = {3, 3}};
 }
 OpDefinition AttentionMerge() {

@@ -91,23 +91,24 @@ struct Head {
   const AttentionShape& shape() const { return call.shape; }
   Place Queries(int64_t rows) const { return {batch, rows, shape().QueryRow(), head, shape().head_dim}; }
   /// Place of the dense o and its gradient.
-  Place Results(int64_t rows) const { return {batch, rows, shape().heads * shape().head_dim, head, shape().head_dim}; }
-  Place Keys(int64_t rows) const {
-    return {batch, rows, shape().KeyRow(), head * shape().kv_heads / shape().heads, shape().head_dim};
+  Place Results(int64_t rows) const { return {batch, rows, shape().ResultRow(), head, shape().ValueDim()}; }
+  Place Keys(int64_t rows) const { return {batch, rows, shape().KeyRow(), shape().KvHeadOf(head), shape().head_dim}; }
+  Place Values(int64_t rows) const {
+    return {batch, rows, shape().ValueRow(), shape().KvHeadOf(head), shape().ValueDim()};
   }
   int64_t Visible(int64_t query) const { return call.shape.causal ? query + 1 : shape().keys; }
   int64_t First(int64_t query) const {
     return shape().window > 0 ? std::max<int64_t>(0, Visible(query) - shape().window) : 0;
   }
-  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(shape().head_dim)); }
+  float Scale() const { return shape().score_factor / std::sqrt(static_cast<float>(shape().head_dim)); }
   float* Lse(void* lse) const { return static_cast<float*>(lse) + (batch * shape().heads + head) * shape().queries; }
 };
 
 void Forward(const Head& h, const FusedMemory& m) {
   const AttentionShape& s = h.shape();
   const Rows q = Load(m.q, h.Queries(h.call.query_rows), s.queries), k = Load(m.k, h.Keys(h.call.key_rows), s.keys),
-             v = Load(m.v, h.Keys(h.call.key_rows), s.keys);
-  Rows o(s.queries, s.head_dim);
+             v = Load(m.v, h.Values(h.call.key_rows), s.keys);
+  Rows o(s.queries, s.ValueDim());
   std::vector<float> p(static_cast<size_t>(s.keys));
   for (int64_t i = 0; i < s.queries; ++i) {
     const int64_t first = h.First(i);
@@ -125,10 +126,10 @@ void Forward(const Head& h, const FusedMemory& m) {
 /// Adds one head of queries to dk and dv, and computes its dq.
 void Backward(const Head& h, const FusedMemory& m, Rows& dk, Rows& dv) {
   const AttentionShape& s = h.shape();
-  const Place results = h.Results(h.call.query_rows), keys = h.Keys(h.call.key_rows);
+  const Place results = h.Results(h.call.query_rows);
   const Rows q = Load(m.q, h.Queries(h.call.query_rows), s.queries), o = Load(m.o, results, s.queries),
              d_o = Load(m.d_o, results, s.queries);
-  const Rows k = Load(m.k, keys, s.keys), v = Load(m.v, keys, s.keys);
+  const Rows k = Load(m.k, h.Keys(h.call.key_rows), s.keys), v = Load(m.v, h.Values(h.call.key_rows), s.keys);
   Rows dq(s.queries, s.head_dim);
   for (int64_t i = 0; i < s.queries; ++i) {
     const float mean = Dot(o[i], d_o[i], o.e), lse = h.Lse(m.lse)[i];
@@ -146,11 +147,11 @@ void Backward(const Head& h, const FusedMemory& m, Rows& dk, Rows& dv) {
 void BackwardOfKeys(const FusedCall& call, const FusedMemory& m, int64_t batch, int64_t kv_head) {
   const AttentionShape& s = call.shape;
   const int64_t group = s.heads / s.kv_heads;
-  Rows dk(s.keys, s.head_dim), dv = dk;
+  Rows dk(s.keys, s.head_dim), dv(s.keys, s.ValueDim());
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) Backward({call, batch, head}, m, dk, dv);
-  const Place at = Head{call, batch, kv_head * group}.Keys(s.keys);
-  Store(dk, m.dk, at);
-  Store(dv, m.dv, at);
+  const Head first{call, batch, kv_head * group};
+  Store(dk, m.dk, first.Keys(s.keys));
+  Store(dv, m.dv, first.Values(s.keys));
 }
 
 /// Checks every operand except lse, as the front end does.

@@ -3,6 +3,7 @@
 # there:
 #
 #   tests/gpu/build.sh [meson option ...]
+#   tests/gpu/build.sh libraries             # builds nothing: only unpacks .gpu/ and finds CUDA's libraries
 #
 # The module is built for the machine's GPU, or for all that Espalier knows where there is none. A second call does only
 # what has changed, judged by contents, so the tree may be copied there again. GPU_BUILD names another folder, JOBS the
@@ -96,6 +97,7 @@ Ninja() {
 if [[ -d $gpu_pack/debs ]]; then Unpack; fi
 command -v nvcc >/dev/null || { echo "nvcc is missing: the CUDA toolkit is needed to build for GPUs" >&2; exit 1; }
 CudaLibraries
+if [[ ${1:-} == libraries ]]; then exit; fi
 # shellcheck source=tests/gpu/environment.sh
 source "$here/environment.sh"
 tree=$gpu_build/release

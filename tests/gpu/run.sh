@@ -20,10 +20,10 @@
 #   racecheck    the same
 #   matrix-1 ... matrix-4   the whole matrix of layouts in quarters; only when asked for
 #
-# Without any, all three groups follow one another. -b: a meson build folder to take as it is, instead of building. -l:
-# the folder for one log a part (build-gpu/logs). -o: an archive to make of all logs, however it ends. -t: seconds for
-# all of it, the build included (570 for each group): a part may take half of what is left, the last one all, so that
-# one that hangs hides no other; one for which none is left is skipped.
+# Without any, all three groups follow one another. -b: a meson build folder to take as it is, instead of building; it
+# may come from another machine. -l: the folder for one log a part (build-gpu/logs). -o: an archive to make of all logs,
+# however it ends. -t: seconds for all of it, the build included (570 for each group): a part may take half of what is
+# left, the last one all, so that one that hangs hides no other; one for which none is left is skipped.
 #
 # Ends with one line a part: ok, FAIL, "cut" (it was not done in its time, and had not failed) or skip. Exit status: 0
 # (all ok), 1 (one failed), 124 (none failed, one was cut) or 77 (all were skipped, or there is no GPU). The log
@@ -151,7 +151,9 @@ rm -f "$logs"/*.log "$margins"
 # However the script ends.
 if [[ -n $archive ]]; then trap 'tar -czf "$archive" -C "$(dirname "$logs")" "$(basename "$logs")"' EXIT; fi
 SECONDS=0
-if [[ -z $build ]] && ! "$here/build.sh" >"$logs/build.log" 2>&1; then
+making=("$here/build.sh")
+if [[ -n $build ]]; then making+=(libraries); fi
+if [[ -z $build || -d $gpu_pack ]] && ! "${making[@]}" >"$logs/build.log" 2>&1; then
   cat "$logs/build.log"
   echo "FAIL     build"
   exit 1

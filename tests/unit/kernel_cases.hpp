@@ -176,6 +176,9 @@ struct Heads {
   int hop = -1;                ///< a block of a ring
   int64_t window = 0;
   int documents = 0;  ///< 0: not separated; otherwise a row of kDocumentLengths, from 1
+  int64_t value_dim = 0;  ///< 0: head_dim
+
+  int64_t ValueDim() const { return value_dim > 0 ? value_dim : head_dim; }
 };
 
 /// Lengths of the documents of a sequence, repeated: one token, within a block of 64 and across, at its edges.
@@ -213,13 +216,14 @@ inline Case AttentionCase(Random& random, Dtype type, const Heads& h) {
   Case c{"attention",
          {random.Real(type, {h.batch, h.queries, h.heads * h.head_dim}, -2, 2, {0, h.query_start, 0}),
           random.Real(type, {h.batch, h.keys, h.kv_heads * h.head_dim}, -2, 2, {0, h.key_start, 0}),
-          random.Real(type, {h.batch, h.keys, h.kv_heads * h.head_dim}, -1, 1, {0, h.key_start, 0})},
-         {OwnedTensor(result, {h.batch, h.queries, h.heads * h.head_dim}),
+          random.Real(type, {h.batch, h.keys, h.kv_heads * h.ValueDim()}, -1, 1, {0, h.key_start, 0})},
+         {OwnedTensor(result, {h.batch, h.queries, h.heads * h.ValueDim()}),
           OwnedTensor(kF32, {h.batch, h.heads, h.queries})}};
   c.attributes.numbers = {{"head_dim", h.head_dim}, {"causal", h.causal}};
   if (h.cp > 1) c.attributes.numbers.insert({{"cp", h.cp}, {"length", h.length}});
   if (h.hop >= 0) c.attributes.numbers["hop"] = h.hop;
   if (h.window > 0) c.attributes.numbers["window"] = double(h.window);
+  if (h.value_dim > 0) c.attributes.numbers.insert({{"value_dim", double(h.value_dim)}, {"score_factor", 1.25}});
   if (h.documents == 0) return c;
   OwnedTensor& first_keys = c.inputs.emplace_back(Dtype::kI32, Shape{h.batch, h.queries});
   for (int64_t i = 0; i < first_keys.Count(); ++i)

@@ -1,6 +1,7 @@
 // The extents and the mask of attention on one rank, shared by the memory plan and the kernels.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "espalier/mesh/zigzag.hpp"
@@ -15,8 +16,8 @@ struct SequenceShard {
   constexpr int64_t PositionOf(int64_t row) const { return ZigzagPosition(start + row, length, cp); }
 };
 
-/// q [batch,queries,heads head_dim], k and v [batch,keys,kv_heads head_dim]. A causal query sees the keys from its
-/// first key to itself, by position.
+/// q [batch,queries,heads head_dim], k [batch,keys,kv_heads head_dim], v [batch,keys,kv_heads ValueDim()]; the results o
+/// have the width heads ValueDim(). A causal query sees the keys from its first key to itself, by position.
 struct AttentionShape {
   int64_t batch, queries, keys, heads, kv_heads, head_dim;
   bool causal = false;
@@ -25,11 +26,16 @@ struct AttentionShape {
   /// Elements from one token to the next in q, k and v, and in their gradients, where they are columns of one tensor;
   /// 0: each is dense.
   int64_t joined_row = 0;
+  int64_t value_dim = 0;    ///< features of a head of values and of results; 0: head_dim
+  float score_factor = 1;  ///< scores are q k score_factor / sqrt(head_dim)
 
   constexpr bool IsEmpty() const { return batch == 0 || queries == 0 || keys == 0 || heads == 0 || kv_heads == 0; }
   /// Elements from one token to the next.
   constexpr int64_t QueryRow() const { return joined_row > 0 ? joined_row : heads * head_dim; }
   constexpr int64_t KeyRow() const { return joined_row > 0 ? joined_row : kv_heads * head_dim; }
+  constexpr int64_t ValueDim() const { return value_dim > 0 ? value_dim : head_dim; }
+  constexpr int64_t ValueRow() const { return joined_row > 0 ? joined_row : kv_heads * ValueDim(); }
+  constexpr int64_t ResultRow() const { return heads * ValueDim(); }
   constexpr int64_t KvHeadOf(int64_t head) const { return head * kv_heads / heads; }
   /// Position of the first key that query row i of sequence b sees: the later one of the window's and the document's.
   /// `first_keys` i32[batch,queries] are those of the documents; nullptr: the whole sequence is one.

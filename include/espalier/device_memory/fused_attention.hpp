@@ -40,8 +40,8 @@ struct AttentionInBlocks {
   bool IsOneCall() const;
 };
 
-/// Why cuDNN has no kernel for the call on a GPU of compute capability `major`.x; empty if it has one: bf16, head_dim a
-/// multiple of 8 up to 128, on Hopper and later 256, scores in blocks, no dropout. A call without any element is
+/// Why cuDNN has no kernel for the call on a GPU of compute capability `major`.x; empty if it has one: bf16, heads of a
+/// multiple of 8 features up to 128, on Hopper and later 256, scores in blocks, no dropout. A call without any element is
 /// refused, too.
 std::string WhyNotFused(const AttentionInBlocks& call, int major);
 

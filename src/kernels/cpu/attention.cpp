@@ -30,26 +30,28 @@ class ForwardTask {
         batch_(batch),
         head_(head),
         layout_(shape_.head_dim),
+        value_layout_(shape_.ValueDim()),
         mask_(shape_, args.first_keys, blocks, batch),
-        bits_(kLog2E / std::sqrt(static_cast<float>(shape_.head_dim))) {}
+        bits_(kLog2E * shape_.score_factor / std::sqrt(static_cast<float>(shape_.head_dim))) {}
 
   /// Blocks of queries [begin, end).
   void Run(int64_t begin, int64_t end) {
     const AmxTiles tiles;
     FindKeyBlocks(begin, end);
     const int64_t key_blocks = key_end_ - key_begin_;
-    const int64_t words = layout_.BlockWords();
+    const int64_t words = layout_.BlockWords(), value_words = value_layout_.BlockWords();
     constexpr int64_t kSquare = kBlock * kBlock;
-    const int64_t squares = args_.dropout.Drops() ? 3 : 2;
-    float* memory = ScratchOf<float>((2 * key_blocks + 2) * words + kBlock * layout_.width + squares * kSquare);
+    const int64_t squares = args_.dropout.Drops() ? 3 : 2, rows = std::max(words, value_words);
+    float* memory = ScratchOf<float>(key_blocks * (words + value_words) + words + rows + kBlock * value_layout_.width +
+                                     squares * kSquare);
     keys_ = memory;
     values_ = keys_ + key_blocks * words;
-    rows_ = values_ + key_blocks * words;
-    queries_ = rows_ + words;
+    rows_ = values_ + key_blocks * value_words;
+    queries_ = rows_ + rows;
     scores_ = queries_ + words;
     probabilities_ = kPack == 1 ? scores_ : scores_ + kBlock * kBlock;  // in place if they have the same size
     sums_ = scores_ + 2 * kSquare;
-    factors_ = sums_ + kBlock * layout_.width;
+    factors_ = sums_ + kBlock * value_layout_.width;
     if (args_.dropout.Drops()) std::fill_n(factors_, kSquare, 0.0f);
     PackKeys();
     for (int64_t block = begin; block < end; ++block) RunBlock(block);
@@ -70,15 +72,15 @@ class ForwardTask {
   }
 
   void PackKeys() {
-    const HeadPlace place = KeyHead(shape_, batch_, shape_.KvHeadOf(head_));
-    const auto k = RowsOfHead<T>(args_.k, place, shape_.head_dim), v = RowsOfHead<T>(args_.v, place, shape_.head_dim);
+    const int64_t kv_head = shape_.KvHeadOf(head_);
+    const auto k = RowsOfHead<T>(args_.k, KeyHead(shape_, batch_, kv_head), shape_.head_dim);
+    const auto v = RowsOfHead<T>(args_.v, ValueHead(shape_, batch_, kv_head), shape_.ValueDim());
     for (int64_t b = key_begin_; b < key_end_; ++b) {
-      const int64_t at = (b - key_begin_) * layout_.BlockWords();
-      PackRows(k, blocks_.keys[b], layout_, keys_ + at);
-      float* to = values_ + at;
+      PackRows(k, blocks_.keys[b], layout_, keys_ + (b - key_begin_) * layout_.BlockWords());
+      float* to = values_ + (b - key_begin_) * value_layout_.BlockWords();
       float* rows = kPack == 1 ? to : rows_;
-      PackRows(v, blocks_.keys[b], layout_, rows);
-      PackPaired(rows, layout_, to);
+      PackRows(v, blocks_.keys[b], value_layout_, rows);
+      PackPaired(rows, value_layout_, to);
     }
   }
 
@@ -86,7 +88,7 @@ class ForwardTask {
     const Block& block = blocks_.queries[i];
     PackRows(RowsOfHead<T>(args_.q, QueryHead(shape_, batch_, head_), shape_.head_dim), block, layout_, rows_);
     PackTransposed(rows_, layout_, queries_);
-    std::fill_n(sums_, kBlock * layout_.width, 0.0f);
+    std::fill_n(sums_, kBlock * value_layout_.width, 0.0f);
     for (RunningSoftmax& s : softmax_) s = {};
     for (int64_t j = key_begin_; j < key_end_; ++j) {
       visible_ = mask_.Between(i, j);
@@ -109,12 +111,13 @@ class ForwardTask {
                                        false);
     }
     for (int64_t lane = 0; lane < kBlock; lane += kLanes) Softmax(lane);
-    const float* v = values_ + (block - key_begin_) * layout_.BlockWords();
+    const float* v = values_ + (block - key_begin_) * value_layout_.BlockWords();
+    const int64_t width = value_layout_.width;
     for (int64_t r = 0; r < kBlock; r += kTileRows) {
       const int64_t seen = std::min(visible_.KeysOf(r + kTileRows - 1), keys);
       if (seen == 0) continue;
-      RowTile<kPack, Order::kColumnMajor>((seen + kPack - 1) / kPack, {probabilities_ + r, kBlock}, {v, layout_.width},
-                                          layout_.width, {sums_ + r * layout_.width, layout_.width}, true);
+      RowTile<kPack, Order::kColumnMajor>((seen + kPack - 1) / kPack, {probabilities_ + r, kBlock}, {v, width}, width,
+                                          {sums_ + r * width, width}, true);
     }
   }
 
@@ -185,7 +188,7 @@ class ForwardTask {
   void Rescale(int64_t lane, Floats factors) {
     float factor[kLanes];
     Store(factor, factors);
-    const int64_t width = layout_.width;
+    const int64_t width = value_layout_.width;
     for (int64_t q = 0; q < kLanes; ++q) {
       if (factor[q] == 1.0f) continue;
       float* row = sums_ + (lane + q) * width;
@@ -199,13 +202,13 @@ class ForwardTask {
       const RunningSoftmax& s = softmax_[q / kLanes];
       const float sum = s.sum[q % kLanes];
       lse[q] = s.largest[q % kLanes] * kLn2 + std::log(sum);
-      StoreQuery(block.row + q, sums_ + q * layout_.width, sum == 0.0f ? 0.0f : 1.0f / sum);
+      StoreQuery(block.row + q, sums_ + q * value_layout_.width, sum == 0.0f ? 0.0f : 1.0f / sum);
     }
   }
   void StoreQuery(int64_t query, const float* sums, float factor) {
     ForElementType(args_.o.dtype, [&]<typename O>(O) {
-      O* o = args_.o.As<O>() + ((batch_ * shape_.queries + query) * shape_.heads + head_) * shape_.head_dim;
-      ForLanes(0, shape_.head_dim, [&](int64_t c, auto lanes) { Store(o + c, Load(sums + c) * factor, lanes); });
+      O* o = args_.o.As<O>() + ((batch_ * shape_.queries + query) * shape_.heads + head_) * shape_.ValueDim();
+      ForLanes(0, shape_.ValueDim(), [&](int64_t c, auto lanes) { Store(o + c, Load(sums + c) * factor, lanes); });
     });
   }
 
@@ -213,7 +216,7 @@ class ForwardTask {
   const AttentionShape& shape_;
   const Blocks& blocks_;
   int64_t batch_, head_;
-  BlockLayout<kPack> layout_;
+  BlockLayout<kPack> layout_, value_layout_;  ///< layouts of queries and keys, and of values and sums
   Mask mask_;
   Visibility visible_{};                 ///< visibility between the current blocks
   int64_t key_begin_ = 0, key_end_ = 0;  ///< blocks of keys that are packed

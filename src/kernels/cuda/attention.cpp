@@ -1,6 +1,8 @@
 // Chooses the attention of a call: cuDNN's if it has a kernel, otherwise the plain one.
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "attention/attention_in_blocks.hpp"
 #include "attention/fused_attention.hpp"
 #include "attention/plain_attention.hpp"
@@ -41,7 +43,7 @@ void NoteIfPlain(const AttentionInBlocks& call) {
 /// True if cuDNN serves the call. If not, our kernels must.
 bool UseFused(const AttentionInBlocks& blocks, int64_t workspace_bytes, Prepare prepare) {
   if (FusedAttentionTakes(blocks, FusedAttentionMajor()) && prepare(blocks, workspace_bytes)) return true;
-  if (const int64_t e = blocks.whole.head_dim; e > kMaxHeadDim)
+  if (const int64_t e = std::max(blocks.whole.head_dim, blocks.whole.ValueDim()); e > kMaxHeadDim)
     throw UserError(ExitStatus::kDeck, fmt::format("model.heads: heads of {} elements; on GPUs attention takes at most "
                                                    "{}: use more heads, or run.device = \"cpu\"",
                                                    e, kMaxHeadDim));

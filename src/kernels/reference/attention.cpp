@@ -15,14 +15,23 @@ struct Head {
     return (b * shape.queries + i) * shape.QueryRow() + h * shape.head_dim + c;
   }
   int64_t Result(int64_t i, int64_t c) const {
-    return ((b * shape.queries + i) * shape.heads + h) * shape.head_dim + c;
+    return ((b * shape.queries + i) * shape.heads + h) * shape.ValueDim() + c;
   }
   int64_t Key(int64_t j, int64_t c) const {
     return (b * shape.keys + j) * shape.KeyRow() + shape.KvHeadOf(h) * shape.head_dim + c;
   }
-  /// Offset in a dense tensor.
+  int64_t Value(int64_t j, int64_t c) const {
+    return (b * shape.keys + j) * shape.ValueRow() + shape.KvHeadOf(h) * shape.ValueDim() + c;
+  }
+  /// Offsets in dense tensors.
+  int64_t DenseQuery(int64_t i, int64_t c) const {
+    return ((b * shape.queries + i) * shape.heads + h) * shape.head_dim + c;
+  }
   int64_t DenseKey(int64_t j, int64_t c) const {
     return ((b * shape.keys + j) * shape.kv_heads + shape.KvHeadOf(h)) * shape.head_dim + c;
+  }
+  int64_t DenseValue(int64_t j, int64_t c) const {
+    return ((b * shape.keys + j) * shape.kv_heads + shape.KvHeadOf(h)) * shape.ValueDim() + c;
   }
   int64_t Row(int64_t i) const { return (b * shape.heads + h) * shape.queries + i; }
 };
@@ -36,12 +45,15 @@ void ForRows(const AttentionShape& shape, F f) {
   }
 }
 
-/// Dot product of a query, or of the gradient of a result, with a key.
-double Dot(const Array& x, int64_t first, const Array& y, const Head& head, int64_t j) {
-  const int64_t key = head.Key(j, 0);
+/// Dot product of `count` elements of x, from x0 on, with those of y, from y0 on.
+double Dot(const Array& x, int64_t x0, const Array& y, int64_t y0, int64_t count) {
   double sum = 0;
-  for (int64_t c = 0; c < head.shape.head_dim; ++c) sum += Get(x, first + c) * Get(y, key + c);
+  for (int64_t c = 0; c < count; ++c) sum += Get(x, x0 + c) * Get(y, y0 + c);
   return sum;
+}
+
+double ScaleOf(const AttentionShape& s) {
+  return double(s.score_factor) / std::sqrt(static_cast<double>(s.head_dim));
 }
 
 /// The dropout factor of a query's probability for a key.
@@ -53,26 +65,25 @@ double FactorOf(const DropoutMask& mask, const Head& head, int64_t i, int64_t j)
 
 void ForwardRow(const AttentionArgs& a, const Head& head, int64_t i) {
   const AttentionShape& s = a.shape;
-  const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim)),
-               hidden = -std::numeric_limits<double>::infinity();
+  const double scale = ScaleOf(s), hidden = -std::numeric_limits<double>::infinity();
   std::vector<double> p(static_cast<size_t>(s.keys), hidden);
   double largest = hidden, sum = 0;
   for (int64_t j = 0; j < s.keys; ++j) {
     if (!s.Sees(a.first_keys, head.b, i, j)) continue;
-    p[static_cast<size_t>(j)] = scale * Dot(a.q, head.Query(i, 0), a.k, head, j);
+    p[static_cast<size_t>(j)] = scale * Dot(a.q, head.Query(i, 0), a.k, head.Key(j, 0), s.head_dim);
     largest = std::max(largest, p[static_cast<size_t>(j)]);
   }
   for (double& x : p) sum += x = x == hidden ? 0 : std::exp(x - largest);
   Set(a.lse, head.Row(i), sum == 0 ? hidden : largest + std::log(sum));
   for (int64_t j = 0; j < s.keys; ++j) p[static_cast<size_t>(j)] *= FactorOf(a.dropout, head, i, j);
-  std::vector<double> o(static_cast<size_t>(s.head_dim));
+  std::vector<double> o(static_cast<size_t>(s.ValueDim()));
   for (int64_t j = 0; j < s.keys; ++j) {
     if (!s.Sees(a.first_keys, head.b, i, j)) continue;
     const double weight = p[static_cast<size_t>(j)];
-    const int64_t key = head.Key(j, 0);
-    for (int64_t c = 0; c < s.head_dim; ++c) o[static_cast<size_t>(c)] += weight * Get(a.v, key + c);
+    const int64_t value = head.Value(j, 0);
+    for (int64_t c = 0; c < s.ValueDim(); ++c) o[static_cast<size_t>(c)] += weight * Get(a.v, value + c);
   }
-  for (int64_t c = 0; c < s.head_dim; ++c) Set(a.o, head.Result(i, c), sum == 0 ? 0 : o[static_cast<size_t>(c)] / sum);
+  for (int64_t c = 0; c < s.ValueDim(); ++c) Set(a.o, head.Result(i, c), sum == 0 ? 0 : o[static_cast<size_t>(c)] / sum);
 }
 
 struct Gradients {
@@ -83,20 +94,19 @@ struct Gradients {
 // ds k_j, dk_j += ds q_i.
 void BackwardRow(const AttentionGradArgs& a, const Head& head, int64_t i, Gradients& g) {
   const AttentionShape& s = a.shape;
-  const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim)), lse = a.lse[head.Row(i)];
+  const double scale = ScaleOf(s), lse = a.lse[head.Row(i)];
   const int64_t query = head.Query(i, 0), result = head.Result(i, 0);
-  double mean = 0;
-  for (int64_t c = 0; c < s.head_dim; ++c) mean += Get(a.o, result + c) * Get(a.d_o, result + c);
-  double* const dq = g.dq.data() + result;
+  const double mean = Dot(a.o, result, a.d_o, result, s.ValueDim());
+  double* const dq = g.dq.data() + head.DenseQuery(i, 0);
   for (int64_t j = 0; j < s.keys; ++j) {
     if (!s.Sees(a.first_keys, head.b, i, j)) continue;
-    const double p = std::exp(scale * Dot(a.q, query, a.k, head, j) - lse);
+    const int64_t key = head.Key(j, 0);
+    const double p = std::exp(scale * Dot(a.q, query, a.k, key, s.head_dim) - lse);
     const double factor = FactorOf(a.dropout, head, i, j);
-    const double ds = scale * p * (factor * Dot(a.d_o, result, a.v, head, j) - mean);
-    const int64_t key = head.Key(j, 0), dense = head.DenseKey(j, 0);
-    double *const dk = g.dk.data() + dense, *const dv = g.dv.data() + dense;
+    const double ds = scale * p * (factor * Dot(a.d_o, result, a.v, head.Value(j, 0), s.ValueDim()) - mean);
+    double *const dk = g.dk.data() + head.DenseKey(j, 0), *const dv = g.dv.data() + head.DenseValue(j, 0);
+    for (int64_t c = 0; c < s.ValueDim(); ++c) dv[c] += p * factor * Get(a.d_o, result + c);
     for (int64_t c = 0; c < s.head_dim; ++c) {
-      dv[c] += p * factor * Get(a.d_o, result + c);
       dq[c] += ds * Get(a.k, key + c);
       dk[c] += ds * Get(a.q, query + c);
     }
@@ -130,14 +140,13 @@ void Attention(const AttentionArgs& args) {
 
 void AttentionGrad(const AttentionGradArgs& a) {
   const AttentionShape& s = a.shape;
-  const auto query_elements = static_cast<size_t>(s.batch * s.queries * s.heads * s.head_dim),
-             key_elements = static_cast<size_t>(s.batch * s.keys * s.kv_heads * s.head_dim);
-  Gradients g{std::vector<double>(query_elements), std::vector<double>(key_elements),
-              std::vector<double>(key_elements)};
+  const int64_t keys = s.batch * s.keys * s.kv_heads;
+  const auto zeros = [](int64_t count) { return std::vector<double>(static_cast<size_t>(count)); };
+  Gradients g{zeros(s.batch * s.queries * s.heads * s.head_dim), zeros(keys * s.head_dim), zeros(keys * s.ValueDim())};
   ForRows(s, [&](const Head& head, int64_t i) { BackwardRow(a, head, i, g); });
   SetRows(a.dq, g.dq, s.heads * s.head_dim, s.QueryRow());
   SetRows(a.dk, g.dk, s.kv_heads * s.head_dim, s.KeyRow());
-  SetRows(a.dv, g.dv, s.kv_heads * s.head_dim, s.KeyRow());
+  SetRows(a.dv, g.dv, s.kv_heads * s.ValueDim(), s.ValueRow());
 }
 
 void AttentionMerge(const AttentionMergeArgs& a) {

@@ -41,6 +41,32 @@ const Heads kHeads[] = {
     {1, 66, 66, 2, 1, 34, 66, 66, 1, 3, 198, 2},
     {1, 256, 256, 1, 1, 16, 0, 0, 1, 2, 512, 1},
     {1, 2, 2, 1, 1, 2, 4, 4, 1, 4, 8, 3},
+    // Values narrower and wider than keys, in order, of one rank of cp, and in a ring.
+    {.batch = 1, .queries = 130, .keys = 130, .heads = 3, .kv_heads = 3, .head_dim = 192, .value_dim = 128},
+    {.batch = 2, .queries = 65, .keys = 65, .heads = 4, .kv_heads = 2, .head_dim = 24, .value_dim = 16},
+    {.batch = 1, .queries = 70, .keys = 70, .heads = 2, .kv_heads = 2, .head_dim = 7, .value_dim = 75},
+    {.batch = 1,
+     .queries = 66,
+     .keys = 132,
+     .heads = 2,
+     .kv_heads = 2,
+     .head_dim = 40,
+     .query_start = 66,
+     .cp = 2,
+     .length = 132,
+     .value_dim = 9},
+    {.batch = 2,
+     .queries = 66,
+     .keys = 66,
+     .heads = 2,
+     .kv_heads = 1,
+     .head_dim = 10,
+     .query_start = 66,
+     .key_start = 66,
+     .cp = 3,
+     .length = 198,
+     .hop = 1,
+     .value_dim = 34},
 };
 
 /// Windows of one token, smaller and larger than the blocks of a kernel, and larger than the sequence; documents; both.
@@ -72,7 +98,7 @@ TEST_P(Kernels, Attention) {
     const Case c = AttentionCase(random_, T(), h);
     // |v| <= 1 bounds o. Scores are sums of head_dim terms up to 4; bf16 rounds probabilities.
     const double scores = SumBound(h.head_dim, 4 / std::sqrt(double(h.head_dim)));
-    Check(c, 4 * scores + SumBound(h.keys, 1) + (T() == kBf16 ? 1.0 / 256 : 0));
+    Check(c, 5 * scores + SumBound(h.keys, 1) + (T() == kBf16 ? 1.0 / 256 : 0));
   }
 }
 
@@ -82,7 +108,7 @@ TEST_P(Kernels, AttentionGrad) {
     const std::vector<OwnedTensor> expected = c.Reference();
     double largest = 1;
     for (const OwnedTensor& x : expected) largest = std::max(largest, x.Largest());
-    const double relative = SumBound(h.head_dim + h.queries * h.heads / std::max<int64_t>(h.kv_heads, 1), 8) +
+    const double relative = SumBound(std::max(h.head_dim, h.ValueDim()) + h.queries * h.heads / std::max<int64_t>(h.kv_heads, 1), 8) +
                             (T() == kBf16 ? 1.0 / 64 : 0);
     CheckAgainst(expected, c, largest * relative);
   }

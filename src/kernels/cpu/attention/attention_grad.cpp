@@ -29,8 +29,9 @@ class BackwardTask {
         blocks_(blocks),
         s_(share),
         layout_(shape_.head_dim),
+        value_layout_(shape_.ValueDim()),
         mask_(shape_, args.first_keys, blocks, share.batch),
-        scale_(1.0f / std::sqrt(static_cast<float>(shape_.head_dim))) {}
+        scale_(ScaleOf(shape_)) {}
 
   void Run() {
     const AmxTiles tiles;
@@ -46,57 +47,61 @@ class BackwardTask {
       }
       if (s_.want_queries) {
         const std::span queries = std::span(blocks_.queries).subspan(s_.query_begin, s_.query_end - s_.query_begin);
-        StoreRows(dq_, scale_, queries, args_.dq, QueryHead(shape_, s_.batch, head));
+        StoreRows(dq_, scale_, queries, layout_, args_.dq, QueryHead(shape_, s_.batch, head), shape_.head_dim);
       }
     }
     if (!s_.want_keys) return;
-    const HeadPlace place = KeyHead(shape_, s_.batch, shape_.KvHeadOf(s_.first_head));
+    const int64_t kv_head = shape_.KvHeadOf(s_.first_head);
     const std::span keys = std::span(blocks_.keys).subspan(s_.key_begin, s_.key_end - s_.key_begin);
-    StoreRows(dk_, scale_, keys, args_.dk, place);
-    StoreRows(dv_, 1.0f, keys, args_.dv, place);
+    StoreRows(dk_, scale_, keys, layout_, args_.dk, KeyHead(shape_, s_.batch, kv_head), shape_.head_dim);
+    StoreRows(dv_, 1.0f, keys, value_layout_, args_.dv, ValueHead(shape_, s_.batch, kv_head), shape_.ValueDim());
   }
 
  private:
   /// Gives every buffer its place in the thread's scratch memory.
   void DivideScratch() {
     const int64_t keys = s_.key_end - s_.key_begin, queries = s_.query_end - s_.query_begin;
-    const int64_t words = layout_.BlockWords(), floats = kBlock * layout_.width, square = kBlock * kBlock;
+    const int64_t words = layout_.BlockWords(), value_words = value_layout_.BlockWords(), square = kBlock * kBlock;
+    const int64_t floats = kBlock * layout_.width, value_floats = kBlock * value_layout_.width;
+    const int64_t rows = std::max(words, value_words);
     const int64_t copies = kPack == 1 ? 1 : 2;
     const int64_t wanted_keys = s_.want_keys ? keys : 0, wanted_queries = s_.want_queries ? queries : 0;
     float* memory =
-        ScratchOf<float>(keys * words * (copies + 1) + queries * words * 4 + queries * kBlock * 2 + words +
-                         floats * (2 * wanted_keys + wanted_queries) + (args_.dropout.Drops() ? 6 : 5) * square);
+        ScratchOf<float>(keys * (words * copies + value_words) + queries * (words + value_words + kBlock) * 2 + rows +
+                         floats * (wanted_keys + wanted_queries) + value_floats * wanted_keys +
+                         (args_.dropout.Drops() ? 6 : 5) * square);
     const auto take = [&](int64_t count) { return std::exchange(memory, memory + count); };
     keys_ = take(keys * words);
     paired_keys_ = kPack == 1 ? keys_ : take(keys * words);
-    values_ = take(keys * words);
-    for (float** p : {&transposed_queries_, &paired_queries_, &transposed_dy_, &paired_dy_}) *p = take(queries * words);
+    values_ = take(keys * value_words);
+    for (float** p : {&transposed_queries_, &paired_queries_}) *p = take(queries * words);
+    for (float** p : {&transposed_dy_, &paired_dy_}) *p = take(queries * value_words);
     lse_ = take(queries * kBlock);
     mean_ = take(queries * kBlock);
-    rows_ = take(words);
+    rows_ = take(rows);
     dk_ = take(floats * wanted_keys);
-    dv_ = take(floats * wanted_keys);
+    dv_ = take(value_floats * wanted_keys);
     dq_ = take(floats * wanted_queries);
     scores_ = take(square);
     value_dots_ = take(square);
     probabilities_ = kPack == 1 ? scores_ : take(square);
     adjoints_ = kPack == 1 ? value_dots_ : take(square);
     paired_adjoints_ = kPack == 1 ? adjoints_ : take(square);
-    std::fill_n(dk_, floats * 2 * wanted_keys, 0.0f);
+    std::fill_n(dk_, (floats + value_floats) * wanted_keys, 0.0f);
     if (!args_.dropout.Drops()) return;
     factors_ = take(square);
     std::fill_n(factors_, square, 0.0f);
   }
 
   void PackKeys() {
-    const int64_t words = layout_.BlockWords();
-    const HeadPlace place = KeyHead(shape_, s_.batch, shape_.KvHeadOf(s_.first_head));
-    const auto k = RowsOfHead<T>(args_.k, place, shape_.head_dim), v = RowsOfHead<T>(args_.v, place, shape_.head_dim);
+    const int64_t kv_head = shape_.KvHeadOf(s_.first_head);
+    const auto k = RowsOfHead<T>(args_.k, KeyHead(shape_, s_.batch, kv_head), shape_.head_dim);
+    const auto v = RowsOfHead<T>(args_.v, ValueHead(shape_, s_.batch, kv_head), shape_.ValueDim());
     for (int64_t b = s_.key_begin; b < s_.key_end; ++b) {
-      const int64_t at = (b - s_.key_begin) * words;
+      const int64_t at = (b - s_.key_begin) * layout_.BlockWords();
       PackRows(k, blocks_.keys[b], layout_, keys_ + at);
       PackPaired(keys_ + at, layout_, paired_keys_ + at);
-      PackRows(v, blocks_.keys[b], layout_, values_ + at);
+      PackRows(v, blocks_.keys[b], value_layout_, values_ + (b - s_.key_begin) * value_layout_.BlockWords());
     }
   }
 
@@ -104,11 +109,11 @@ class BackwardTask {
     const int64_t blocks = s_.query_end - s_.query_begin;
     const HeadPlace place = ResultHead(shape_, s_.batch, head);
     const auto q = RowsOfHead<T>(args_.q, QueryHead(shape_, s_.batch, head), shape_.head_dim);
-    const auto o = RowsOfHead<T>(args_.o, place, shape_.head_dim),
-               dy = RowsOfHead<T>(args_.d_o, place, shape_.head_dim);
+    const auto o = RowsOfHead<T>(args_.o, place, shape_.ValueDim()),
+               dy = RowsOfHead<T>(args_.d_o, place, shape_.ValueDim());
     for (int64_t b = 0; b < blocks; ++b) {
-      PackBoth(q, b, transposed_queries_, paired_queries_);
-      PackBoth(dy, b, transposed_dy_, paired_dy_);
+      PackBoth(q, b, layout_, transposed_queries_, paired_queries_);
+      PackBoth(dy, b, value_layout_, transposed_dy_, paired_dy_);
     }
     const float* lse = args_.lse + (s_.batch * shape_.heads + head) * shape_.queries;
     std::fill_n(lse_, blocks * kBlock, 0.0f);
@@ -124,17 +129,17 @@ class BackwardTask {
     if (s_.want_queries) std::fill_n(dq_, blocks * kBlock * layout_.width, 0.0f);
   }
 
-  void PackBoth(const HeadRows<T>& x, int64_t b, float* transposed, float* paired) {
-    const int64_t at = b * layout_.BlockWords();
+  void PackBoth(const HeadRows<T>& x, int64_t b, BlockLayout<kPack> layout, float* transposed, float* paired) {
+    const int64_t at = b * layout.BlockWords();
     float* rows = kPack == 1 ? paired + at : rows_;
-    PackRows(x, blocks_.queries[s_.query_begin + b], layout_, rows);
-    PackTransposed(rows, layout_, transposed + at);
-    PackPaired(rows, layout_, paired + at);
+    PackRows(x, blocks_.queries[s_.query_begin + b], layout, rows);
+    PackTransposed(rows, layout, transposed + at);
+    PackPaired(rows, layout, paired + at);
   }
 
   float Dot(const T* x, const T* y) const {
     Sums sum;
-    ForSums(0, shape_.head_dim,
+    ForSums(0, shape_.ValueDim(),
             [&](int64_t part, int64_t c, auto lanes) { sum.part[part] += Load(x + c, lanes) * Load(y + c, lanes); });
     return Sum(sum);
   }
@@ -142,10 +147,11 @@ class BackwardTask {
   /// Block i of queries against block j of keys. The GEMMs run one after the other, so that each finds its right
   /// operand in the first-level cache.
   void AddPair(int64_t head, int64_t i, int64_t j) {
-    const int64_t q_at = (i - s_.query_begin) * layout_.BlockWords(), k_at = (j - s_.key_begin) * layout_.BlockWords();
-    const int64_t keys = visible_.KeysOf(kBlock - 1);
-    MultiplyTransposed(keys, keys_ + k_at, transposed_queries_ + q_at, scores_);
-    MultiplyTransposed(keys, values_ + k_at, transposed_dy_ + q_at, value_dots_);
+    const int64_t query = i - s_.query_begin, key = j - s_.key_begin, keys = visible_.KeysOf(kBlock - 1);
+    const int64_t q_at = query * layout_.BlockWords(), k_at = key * layout_.BlockWords();
+    const int64_t dy_at = query * value_layout_.BlockWords(), v_at = key * value_layout_.BlockWords();
+    MultiplyTransposed(keys, layout_.Words(), keys_ + k_at, transposed_queries_ + q_at, scores_);
+    MultiplyTransposed(keys, value_layout_.Words(), values_ + v_at, transposed_dy_ + dy_at, value_dots_);
     if (args_.dropout.Drops()) {
       ProbabilityFactors(args_.dropout, shape_, s_.batch)
           .Fill(head, blocks_.queries[i], blocks_.keys[j], visible_, factors_);
@@ -154,9 +160,8 @@ class BackwardTask {
       for (int64_t r = 0; r < RoundUp(keys, kTileRows); r += kPack) Differentiate<false>(i, r);
     }
     if (s_.want_keys) {
-      const int64_t at = (j - s_.key_begin) * kBlock * layout_.width;
-      AddKeys(keys, probabilities_, paired_dy_ + q_at, dv_ + at);
-      AddKeys(keys, adjoints_, paired_queries_ + q_at, dk_ + at);
+      AddKeys(keys, value_layout_.width, probabilities_, paired_dy_ + dy_at, dv_ + key * kBlock * value_layout_.width);
+      AddKeys(keys, layout_.width, adjoints_, paired_queries_ + q_at, dk_ + key * kBlock * layout_.width);
     }
     if (s_.want_queries) AddQueries(i, keys, paired_keys_ + k_at);
   }
@@ -168,9 +173,8 @@ class BackwardTask {
     return std::clamp<int64_t>(r / kTileRows * kTileRows - visible_.offset, 0, kBlock) / kElements * kElements;
   }
 
-  /// y[key][query] = sum over e of rows[key] columns[query].
-  void MultiplyTransposed(int64_t keys, const float* rows, const float* columns, float* y) {
-    const int64_t words = layout_.Words();
+  /// y[key][query] = sum over the words of rows[key] columns[query].
+  void MultiplyTransposed(int64_t keys, int64_t words, const float* rows, const float* columns, float* y) {
     for (int64_t r = 0; r < keys; r += kTileRows) {
       const int64_t skip = Skipped(r);
       RowTile<kPack, Order::kRowMajor>(words, {rows + r * words, words}, {columns + skip, kBlock}, kBlock - skip,
@@ -179,8 +183,8 @@ class BackwardTask {
   }
 
   /// sums[key] += sum over queries of factors[key][query] rows[query].
-  void AddKeys(int64_t keys, const float* factors, const float* rows, float* sums) {
-    const int64_t width = layout_.width, stride = kBlock / kPack;
+  void AddKeys(int64_t keys, int64_t width, const float* factors, const float* rows, float* sums) {
+    const int64_t stride = kBlock / kPack;
     for (int64_t r = 0; r < keys; r += kTileRows) {
       const int64_t first = Skipped(r) / kPack;
       RowTile<kPack, Order::kRowMajor>(stride - first, {factors + r * stride + first, stride},
@@ -240,14 +244,14 @@ class BackwardTask {
   }
 
   /// Writes one head's gradient, from `factor` times the sums of its blocks.
-  void StoreRows(const float* sums, float factor, std::span<const Block> blocks, const Array& y,
-                 const HeadPlace& place) {
+  void StoreRows(const float* sums, float factor, std::span<const Block> blocks, BlockLayout<kPack> layout,
+                 const Array& y, const HeadPlace& place, int64_t features) {
     ForElementType(y.dtype, [&]<typename O>(O) {
       O* to = y.As<O>() + place.first;
       for (size_t b = 0; b < blocks.size(); ++b) {
         for (int64_t r = 0; r < blocks[b].count; ++r) {
-          const float* row = sums + (static_cast<int64_t>(b) * kBlock + r) * layout_.width;
-          ForLanes(0, shape_.head_dim, [&](int64_t c, auto lanes) {
+          const float* row = sums + (static_cast<int64_t>(b) * kBlock + r) * layout.width;
+          ForLanes(0, features, [&](int64_t c, auto lanes) {
             Store(to + (blocks[b].row + r) * place.stride + c, Load(row + c) * factor, lanes);
           });
         }
@@ -259,7 +263,7 @@ class BackwardTask {
   const AttentionShape& shape_;
   const Blocks& blocks_;
   Share s_;
-  BlockLayout<kPack> layout_;
+  BlockLayout<kPack> layout_, value_layout_;  ///< layouts of q, k and their gradients, and of v, o and theirs
   Mask mask_;
   Visibility visible_{};  ///< visibility between the current blocks
   float scale_;

@@ -1,8 +1,9 @@
 // Packed copies of heads, shared by attention and its gradient. A head's rows are cut into blocks of 64, padded with
-// zeros; head_dim is padded to `width`. Scores are computed transposed, keys by queries, so that the lanes of a vector
+// zeros; the features of a head are padded to `width`. Scores are computed transposed, keys by queries, so that the lanes of a vector
 // are queries: maxima and sums over keys need no operations across lanes.
 #pragma once
 
+#include <cmath>
 #include <vector>
 
 #include "kernels/cpu/gemm/block_gemm.hpp"
@@ -56,8 +57,11 @@ inline HeadPlace QueryHead(const AttentionShape& s, int64_t batch, int64_t head)
 inline HeadPlace KeyHead(const AttentionShape& s, int64_t batch, int64_t kv_head) {
   return {batch * s.keys * s.KeyRow() + kv_head * s.head_dim, s.KeyRow(), s.keys};
 }
+inline HeadPlace ValueHead(const AttentionShape& s, int64_t batch, int64_t kv_head) {
+  return {batch * s.keys * s.ValueRow() + kv_head * s.ValueDim(), s.ValueRow(), s.keys};
+}
 inline HeadPlace ResultHead(const AttentionShape& s, int64_t batch, int64_t head) {
-  return {(batch * s.queries * s.heads + head) * s.head_dim, s.heads * s.head_dim, s.queries};
+  return {(batch * s.queries * s.heads + head) * s.ValueDim(), s.ResultRow(), s.queries};
 }
 
 /// Rows of one head.
@@ -77,12 +81,17 @@ HeadRows<T> RowsOfHead(const Array& x, const HeadPlace& place, int64_t e) {
 /// log2(e): probabilities are computed as powers of two.
 inline constexpr float kLog2E = 1.44269504088896341f;
 
+/// The factor of the dot product of a query and a key.
+inline float ScaleOf(const AttentionShape& s) {
+  return s.score_factor / std::sqrt(static_cast<float>(s.head_dim));
+}
+
 /// Extents of packed blocks: words of kPack elements along the contracted dim.
 template <int kPack>
 struct BlockLayout {
-  int64_t width;  ///< head_dim, padded to whole vectors of words
+  int64_t width;  ///< features of a head, padded to whole vectors of words
 
-  explicit BlockLayout(int64_t head_dim) : width(RoundUp(head_dim, kLanes * kPack)) {}
+  explicit BlockLayout(int64_t features) : width(RoundUp(features, kLanes * kPack)) {}
   int64_t Words() const { return width / kPack; }
   int64_t BlockWords() const { return kBlock * Words(); }
 };

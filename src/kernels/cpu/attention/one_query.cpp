@@ -13,17 +13,17 @@ namespace {
 template <typename T>
 void OneHead(const AttentionArgs& a, int64_t batch, int64_t head) {
   const AttentionShape& s = a.shape;
-  const int64_t e = s.head_dim, query = batch * s.heads + head;
-  const HeadPlace place = KeyHead(s, batch, s.KvHeadOf(head));
-  const T *k = a.k.As<T>() + place.first, *v = a.v.As<T>() + place.first, *q = a.q.As<T>() + query * e;
+  const int64_t e = s.head_dim, d = s.ValueDim(), query = batch * s.heads + head;
+  const HeadPlace keys_at = KeyHead(s, batch, s.KvHeadOf(head)), values_at = ValueHead(s, batch, s.KvHeadOf(head));
+  const T *k = a.k.As<T>() + keys_at.first, *v = a.v.As<T>() + values_at.first, *q = a.q.As<T>() + query * e;
   const int64_t begin = std::max<int64_t>(0, s.FirstKey(a.first_keys, batch, 0));
   const int64_t end = std::min(s.keys, s.query_shard.PositionOf(0) + 1), keys = std::max<int64_t>(0, end - begin);
-  float* scores = ScratchOf<float>(RoundUp(keys, kLanes) + RoundUp(e, kLanes));
+  float* scores = ScratchOf<float>(RoundUp(keys, kLanes) + RoundUp(d, kLanes));
   float* sums = scores + RoundUp(keys, kLanes);
-  const float scale = 1.0f / std::sqrt(static_cast<float>(e));
+  const float scale = ScaleOf(s);
   float largest = -std::numeric_limits<float>::infinity();
   for (int64_t j = 0; j < keys; ++j) {
-    const T* key = k + (begin + j) * place.stride;
+    const T* key = k + (begin + j) * keys_at.stride;
     Sums sum;
     ForSums(0, e,
             [&](int64_t part, int64_t c, auto lanes) { sum.part[part] += Load(q + c, lanes) * Load(key + c, lanes); });
@@ -36,19 +36,19 @@ void OneHead(const AttentionArgs& a, int64_t batch, int64_t head) {
     Store(scores + j, p, lanes);
     total += KeepFirst(p, keys - j);
   });
-  ForLanes(0, e, [&](int64_t c, auto lanes) { Store(sums + c, Floats{}, lanes); });
+  ForLanes(0, d, [&](int64_t c, auto lanes) { Store(sums + c, Floats{}, lanes); });
   for (int64_t j = 0; j < keys; ++j) {
-    const T* value = v + (begin + j) * place.stride;
+    const T* value = v + (begin + j) * values_at.stride;
     const float p = scores[j];
-    ForLanes(0, e, [&](int64_t c, auto lanes) {
+    ForLanes(0, d, [&](int64_t c, auto lanes) {
       Store(sums + c, Load(sums + c, lanes) + Load(value + c, lanes) * p, lanes);
     });
   }
   const float sum = Sum(total), factor = keys == 0 ? 0.0f : 1.0f / sum;
   a.lse[query] = keys == 0 ? largest : largest + std::log(sum);
   ForElementType(a.o.dtype, [&]<typename O>(O) {
-    O* o = a.o.As<O>() + query * e;
-    ForLanes(0, e, [&](int64_t c, auto lanes) { Store(o + c, Load(sums + c, lanes) * factor, lanes); });
+    O* o = a.o.As<O>() + query * d;
+    ForLanes(0, d, [&](int64_t c, auto lanes) { Store(o + c, Load(sums + c, lanes) * factor, lanes); });
   });
 }
 

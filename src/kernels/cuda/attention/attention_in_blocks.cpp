@@ -49,6 +49,8 @@ BlockRows KeysOf(const AttentionInBlocks& a, const AttentionBlock& block) {
 
 int64_t QueryWidth(const AttentionInBlocks& a) { return a.whole.heads * a.whole.head_dim; }
 int64_t KeyWidth(const AttentionInBlocks& a) { return a.whole.kv_heads * a.whole.head_dim; }
+int64_t ValueWidth(const AttentionInBlocks& a) { return a.whole.kv_heads * a.whole.ValueDim(); }
+int64_t ResultWidth(const AttentionInBlocks& a) { return a.whole.ResultRow(); }
 
 void* RowsFrom(const Array& x, int64_t row, int64_t width) { return x.As<std::byte>() + row * width * SizeOf(x.dtype); }
 
@@ -59,7 +61,7 @@ FusedMemory OperandsOf(const AttentionInBlocks& a, const AttentionBlock& block, 
   FusedMemory memory{};
   memory.q = RowsFrom(args.q, block.query, QueryWidth(a));
   memory.k = RowsFrom(args.k, block.key, KeyWidth(a));
-  memory.v = RowsFrom(args.v, block.key, KeyWidth(a));
+  memory.v = RowsFrom(args.v, block.key, ValueWidth(a));
   memory.workspace = workspace.data;
   memory.workspace_bytes = workspace.bytes;
   return memory;
@@ -69,8 +71,8 @@ FusedMemory OperandsOf(const AttentionInBlocks& a, const AttentionBlock& block, 
 FusedMemory GradOperandsOf(const AttentionInBlocks& a, const AttentionBlock& block, const AttentionGradArgs& args,
                            const Workspace& workspace) {
   FusedMemory memory = OperandsOf(a, block, args, workspace);
-  memory.o = RowsFrom(args.o, block.query, QueryWidth(a));
-  memory.d_o = RowsFrom(args.d_o, block.query, QueryWidth(a));
+  memory.o = RowsFrom(args.o, block.query, ResultWidth(a));
+  memory.d_o = RowsFrom(args.d_o, block.query, ResultWidth(a));
   return memory;
 }
 
@@ -109,11 +111,11 @@ void ForwardInBlocks(const AttentionInBlocks& a, const AttentionArgs& args, cons
     memory.o = o;
     memory.lse = lse;
     FusedAttention(CallOf(a, block), memory, context.stream);
-    LaunchMergeBlock(QueriesOf(a, block), {o, lse, a.whole.heads, a.whole.head_dim}, before, sums, args.lse,
+    LaunchMergeBlock(QueriesOf(a, block), {o, lse, a.whole.heads, a.whole.ValueDim()}, before, sums, args.lse,
                      context.stream);
     before = Before::kSums;
   }
-  Round(sums, args.o, a.whole.batch * a.whole.queries * QueryWidth(a), context);
+  Round(sums, args.o, a.whole.batch * a.whole.queries * ResultWidth(a), context);
 }
 
 void BackwardInBlocks(const AttentionInBlocks& a, const AttentionGradArgs& args, const LaunchContext& context) {
@@ -124,7 +126,7 @@ void BackwardInBlocks(const AttentionInBlocks& a, const AttentionGradArgs& args,
   auto* taken_lse = scratch.Take<float>(bytes.lse);
   const Gradient gradients[] = {{dq, SumsIn(args.dq, scratch.Take<float>(bytes.dq_sums)), QueryWidth(a)},
                                 {dk, SumsIn(args.dk, scratch.Take<float>(bytes.dk_sums)), KeyWidth(a)},
-                                {dv, SumsIn(args.dv, scratch.Take<float>(bytes.dv_sums)), KeyWidth(a)}};
+                                {dv, SumsIn(args.dv, scratch.Take<float>(bytes.dv_sums)), ValueWidth(a)}};
   Before before = Before::kNothing;
   for (const AttentionBlock& block : a.blocks) {
     FusedMemory memory = GradOperandsOf(a, block, args, scratch.left());

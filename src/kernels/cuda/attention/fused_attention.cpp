@@ -41,9 +41,9 @@ struct Key {
   bool deterministic, ordered;
 
   auto Fields() const {
-    return std::tuple(whole.batch, whole.queries, whole.keys, whole.heads, whole.kv_heads, whole.head_dim, part.batch,
-                      part.kv_heads, query_rows, key_rows, causal, whole.window, whole.joined_row, direction,
-                      deterministic, ordered);
+    return std::tuple(whole.batch, whole.queries, whole.keys, whole.heads, whole.kv_heads, whole.head_dim,
+                      whole.ValueDim(), whole.score_factor, part.batch, part.kv_heads, query_rows, key_rows, causal,
+                      whole.window, whole.joined_row, direction, deterministic, ordered);
   }
   bool operator<(const Key& other) const { return Fields() < other.Fields(); }
   int64_t Heads() const { return part.kv_heads * (whole.heads / whole.kv_heads); }
@@ -128,11 +128,14 @@ class Builder {
   /// [b,h,s,e] of a part of tensors that hold the rows of all heads side by side.
   Dims QueryDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, key_.whole.head_dim}; }
   Dims KeyDims() const { return {key_.part.batch, key_.part.kv_heads, key_.whole.keys, key_.whole.head_dim}; }
+  Dims ValueDims() const { return {key_.part.batch, key_.part.kv_heads, key_.whole.keys, key_.whole.ValueDim()}; }
+  Dims ResultDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, key_.whole.ValueDim()}; }
   /// Consecutive sequences of `rows` rows each. Results are dense.
-  Dims QueryStrides(int64_t rows) const { return StridesOf(rows, key_.whole.QueryRow()); }
-  Dims KeyStrides(int64_t rows) const { return StridesOf(rows, key_.whole.KeyRow()); }
-  Dims ResultStrides(int64_t rows) const { return StridesOf(rows, key_.whole.heads * key_.whole.head_dim); }
-  Dims StridesOf(int64_t rows, int64_t row) const { return {rows * row, key_.whole.head_dim, row, 1}; }
+  Dims QueryStrides(int64_t rows) const { return StridesOf(rows, key_.whole.QueryRow(), key_.whole.head_dim); }
+  Dims KeyStrides(int64_t rows) const { return StridesOf(rows, key_.whole.KeyRow(), key_.whole.head_dim); }
+  Dims ValueStrides(int64_t rows) const { return StridesOf(rows, key_.whole.ValueRow(), key_.whole.ValueDim()); }
+  Dims ResultStrides(int64_t rows) const { return StridesOf(rows, key_.whole.ResultRow(), key_.whole.ValueDim()); }
+  static Dims StridesOf(int64_t rows, int64_t row, int64_t features) { return {rows * row, features, row, 1}; }
   Dims LseDims() const { return {key_.part.batch, key_.Heads(), key_.whole.queries, 1}; }
   /// Dense: if heads are split, there is only one sequence.
   Dims LseStrides() const { return {key_.Heads() * key_.whole.queries, key_.whole.queries, 1, 1}; }
@@ -145,8 +148,9 @@ class Builder {
                               .set_data_type(type));
   }
   TensorAttributes Queries(Id id) { return Input(id, QueryDims(), QueryStrides(key_.query_rows)); }
-  TensorAttributes Results(Id id) { return Input(id, QueryDims(), ResultStrides(key_.query_rows)); }
+  TensorAttributes Results(Id id) { return Input(id, ResultDims(), ResultStrides(key_.query_rows)); }
   TensorAttributes Keys(Id id) { return Input(id, KeyDims(), KeyStrides(key_.key_rows)); }
+  TensorAttributes Values(Id id) { return Input(id, ValueDims(), ValueStrides(key_.key_rows)); }
   static void Output(const TensorAttributes& x, Id id, Dims dims, Dims strides,
                      fe::DataType_t type = fe::DataType_t::BFLOAT16) {
     x->set_output(true).set_uid(id).set_dim(std::move(dims)).set_stride(std::move(strides)).set_data_type(type);
@@ -154,7 +158,7 @@ class Builder {
 
   template <typename Options>
   void SetMask(Options& options) const {
-    options.set_attn_scale(1.0f / std::sqrt(static_cast<float>(key_.whole.head_dim)));
+    options.set_attn_scale(key_.whole.score_factor / std::sqrt(static_cast<float>(key_.whole.head_dim)));
     if (!key_.causal) return;
     options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT);
     options.set_diagonal_band_right_bound(0);
@@ -166,8 +170,8 @@ class Builder {
     fe::graph::SDPA_attributes options;
     options.set_generate_stats(true);
     SetMask(options);
-    auto [o, lse] = graph_->sdpa(Queries(kQ), Keys(kK), Keys(kV), options);
-    Output(o, kO, QueryDims(), ResultStrides(key_.whole.queries));
+    auto [o, lse] = graph_->sdpa(Queries(kQ), Keys(kK), Values(kV), options);
+    Output(o, kO, ResultDims(), ResultStrides(key_.whole.queries));
     Output(lse, kLse, LseDims(), LseStrides(), fe::DataType_t::FLOAT);
   }
 
@@ -176,10 +180,10 @@ class Builder {
     options.set_deterministic_algorithm(key_.deterministic);
     SetMask(options);
     const TensorAttributes lse = Input(kLse, LseDims(), LseStrides(), fe::DataType_t::FLOAT);
-    auto [dq, dk, dv] = graph_->sdpa_backward(Queries(kQ), Keys(kK), Keys(kV), Results(kO), Results(kDo), lse, options);
+    auto [dq, dk, dv] = graph_->sdpa_backward(Queries(kQ), Keys(kK), Values(kV), Results(kO), Results(kDo), lse, options);
     Output(dq, kDq, QueryDims(), QueryStrides(key_.whole.queries));
     Output(dk, kDk, KeyDims(), KeyStrides(key_.whole.keys));
-    Output(dv, kDv, KeyDims(), KeyStrides(key_.whole.keys));
+    Output(dv, kDv, ValueDims(), ValueStrides(key_.whole.keys));
   }
 
   Key key_;
@@ -189,9 +193,10 @@ class Builder {
 std::string ToString(const Key& key) {
   const AttentionShape& w = key.whole;
   const std::string window = w.window > 0 ? fmt::format(", window {}", w.window) : "";
-  return fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}{}",
+  const std::string values = w.ValueDim() != w.head_dim ? fmt::format(", values of {}", w.ValueDim()) : "";
+  return fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads{}, {}{}",
                      key.direction == Direction::kForward ? "attention" : "attention_grad", w.batch, w.queries, w.heads,
-                     w.head_dim, w.keys, w.kv_heads, key.causal ? "causal" : "not causal", window);
+                     w.head_dim, w.keys, w.kv_heads, values, key.causal ? "causal" : "not causal", window);
 }
 
 /// The graph of a call, cut to the part that it computes in one call; without a graph the plain kernels compute the

@@ -52,12 +52,15 @@ FusedMemory PartOf(const FusedMemory& m, const FusedCall& call, int64_t batch, i
   const int64_t head = kv_head * (w.heads / w.kv_heads);
   const auto query = [&](int64_t rows) { return batch * rows * w.QueryRow() + head * w.head_dim; };
   const auto key = [&](int64_t rows) { return batch * rows * w.KeyRow() + kv_head * w.head_dim; };
+  const auto value = [&](int64_t rows) { return batch * rows * w.ValueRow() + kv_head * w.ValueDim(); };
   FusedMemory part = m;
   part.q = Advanced(m.q, query(call.query_rows));
-  for (void** x : {&part.o, &part.d_o}) *x = Advanced(*x, (batch * call.query_rows * w.heads + head) * w.head_dim);
-  for (void** x : {&part.k, &part.v}) *x = Advanced(*x, key(call.key_rows));
+  for (void** x : {&part.o, &part.d_o}) *x = Advanced(*x, (batch * call.query_rows * w.heads + head) * w.ValueDim());
+  part.k = Advanced(m.k, key(call.key_rows));
+  part.v = Advanced(m.v, value(call.key_rows));
   part.dq = Advanced(m.dq, query(w.queries));
-  for (void** x : {&part.dk, &part.dv}) *x = Advanced(*x, key(w.keys));
+  part.dk = Advanced(m.dk, key(w.keys));
+  part.dv = Advanced(m.dv, value(w.keys));
   part.lse = static_cast<float*>(m.lse) + (batch * w.heads + head) * w.queries;
   return part;
 }

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) AttentionKernel(AttentionArgs a) {
       for (int j = 0; j < kOwn; ++j) scores[i][j] = queries.Sees(i, keys.at[j]) ? scores[i][j] * scale : -kInfinity;
     softmax.Add(scores, rescale, s, factors, key);
     for (int i = 0; i < kOwn; ++i) o.ScaleRow(i, rescale[i]);
-    o.AddWeighted(tile.Keys<T>(a.v, key), s);
+    o.AddWeighted(tile.Values<T>(a.v, key), s);
   }
   for (int i = 0; i < kOwn; ++i) {
     o.ScaleRow(i, softmax.sum[i] == 0 ? 0.0f : 1.0f / softmax.sum[i]);
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) AttentionKernel(AttentionArgs a) {
 void LaunchAttention(const AttentionArgs& a, cudaStream_t stream) {
   const int64_t blocks = TilesOf(a.shape.queries) * a.shape.batch * a.shape.heads;
   if (blocks == 0) return;
-  ForKind(a.q.dtype, a.shape.head_dim, [&]<typename T, int kChunks>(T, Sums<kChunks>) {
+  ForKind(a.q.dtype, a.shape.ValueDim(), [&]<typename T, int kChunks>(T, Sums<kChunks>) {
     Launch(AttentionKernel<T, kChunks>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kTileBytes, stream, a);
   });
 }

@@ -2,6 +2,8 @@
 // = p (f do_i . v_j - do_i . o_i) scale, dq_i = sum of ds k_j, dk_j = sum of ds q_i (Dao 2023, algorithm 2). dq is
 // summed by blocks of queries, dk and dv by blocks of keys: scores are computed twice, and no two blocks add to the
 // same element.
+#include <algorithm>
+
 #include "tiles.cuh"
 
 namespace espalier::cuda {
@@ -13,7 +15,7 @@ __device__ void MeanAdjoints(const TileRows<T>& o, const TileRows<T>& d_o, float
   const Place at;
   for (int i = 0; i < kOwn; ++i) {
     float sum = 0;
-    for (int64_t column = at.x; column < o.head_dim; column += kSide)
+    for (int64_t column = at.x; column < o.features; column += kSide)
       sum += o.At(at.Row(i), column) * d_o.At(at.Row(i), column);
     mean[i] = RowSum(sum);
   }
@@ -45,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionGradArgs a)
     const TileRows<T> k = tile.Keys<T>(a.k, key);
     float scores[kOwn][kOwn], adjoints[kOwn][kOwn];
     RowDots(q, k, s, scores);
-    RowDots(d_o, tile.Keys<T>(a.v, key), s, adjoints);
+    RowDots(d_o, tile.Values<T>(a.v, key), s, adjoints);
     const OwnKeys keys(a.shape, key + at.x);
     for (int i = 0; i < kOwn; ++i)
       for (int j = 0; j < kOwn; ++j) {
@@ -71,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionGradArgs a) {
   const int64_t batch = int64_t{blockIdx.x} % kv_heads / x.kv_heads, kv_head = int64_t{blockIdx.x} % x.kv_heads,
                 group = x.heads / x.kv_heads;
   const float scale = ScaleOf(x);
-  const TileRows<T> k = KeyRows<T>(a.k, x, batch, kv_head, key), v = KeyRows<T>(a.v, x, batch, kv_head, key);
+  const TileRows<T> k = KeyRows<T>(a.k, x, batch, kv_head, key), v = ValueRows<T>(a.v, x, batch, kv_head, key);
   Sums<kChunks> dk, dv;
   const OwnKeys keys(x, key + at.y);
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionGradArgs a) {
     }
   }
   dk.Store(a.dk, KeyOffset(x, batch, kv_head, key), k);
-  dv.Store(a.dv, KeyOffset(x, batch, kv_head, key), k);
+  dv.Store(a.dv, ValueOffset(x, batch, kv_head, key), v);
 }
 
 }  // namespace
@@ -116,7 +118,7 @@ void LaunchAttentionGrad(const AttentionGradArgs& a, cudaStream_t stream) {
   if (s.batch * s.heads == 0) return;
   const int64_t query_blocks = TilesOf(s.queries) * s.batch * s.heads,
                 key_blocks = TilesOf(s.keys) * s.batch * s.kv_heads;
-  ForKind(a.q.dtype, s.head_dim, [&]<typename T, int kChunks>(T, Sums<kChunks>) {
+  ForKind(a.q.dtype, std::max(s.head_dim, s.ValueDim()), [&]<typename T, int kChunks>(T, Sums<kChunks>) {
     const auto launch = [&](auto kernel, int64_t blocks) {
       if (blocks > 0) Launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kTileBytes, stream, a);
     };

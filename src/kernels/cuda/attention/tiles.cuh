@@ -1,6 +1,6 @@
 // Tiles of 64 by 64 scores, shared by attention and its gradient. A block of 256 threads is arranged as 16 by 16:
-// thread (y, x) has rows y + 16 i and columns x + 16 j of a tile, so the 16 threads of a row are half a warp. head_dim
-// is staged 32 elements at a time: shared memory does not grow with it.
+// thread (y, x) has rows y + 16 i and columns x + 16 j of a tile, so the 16 threads of a row are half a warp. Heads are
+// staged 32 features at a time: shared memory does not grow with them.
 #pragma once
 
 #include "espalier/kernels/cuda/launch.cuh"
@@ -52,10 +52,10 @@ __device__ inline int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
 template <typename T>
 struct TileRows {
   const T* first;
-  int64_t stride, count, head_dim;
+  int64_t stride, count, features;
 
   __device__ float At(int64_t row, int64_t column) const {
-    return row < count && column < head_dim ? AsFloat(first[row * stride + column]) : 0.0f;
+    return row < count && column < features ? AsFloat(first[row * stride + column]) : 0.0f;
   }
 };
 
@@ -64,10 +64,13 @@ __device__ inline int64_t QueryOffset(const AttentionShape& s, int64_t batch, in
   return (batch * s.queries + row) * s.QueryRow() + head * s.head_dim;
 }
 __device__ inline int64_t ResultOffset(const AttentionShape& s, int64_t batch, int64_t head, int64_t row) {
-  return ((batch * s.queries + row) * s.heads + head) * s.head_dim;
+  return ((batch * s.queries + row) * s.heads + head) * s.ValueDim();
 }
 __device__ inline int64_t KeyOffset(const AttentionShape& s, int64_t batch, int64_t kv_head, int64_t row) {
   return (batch * s.keys + row) * s.KeyRow() + kv_head * s.head_dim;
+}
+__device__ inline int64_t ValueOffset(const AttentionShape& s, int64_t batch, int64_t kv_head, int64_t row) {
+  return (batch * s.keys + row) * s.ValueRow() + kv_head * s.ValueDim();
 }
 
 template <typename T>
@@ -76,11 +79,15 @@ __device__ TileRows<T> QueryRows(const Array& x, const AttentionShape& s, int64_
 }
 template <typename T>
 __device__ TileRows<T> ResultRows(const Array& x, const AttentionShape& s, int64_t batch, int64_t head, int64_t row) {
-  return {x.As<T>() + ResultOffset(s, batch, head, row), s.heads * s.head_dim, Min(s.queries - row, kTile), s.head_dim};
+  return {x.As<T>() + ResultOffset(s, batch, head, row), s.ResultRow(), Min(s.queries - row, kTile), s.ValueDim()};
 }
 template <typename T>
 __device__ TileRows<T> KeyRows(const Array& x, const AttentionShape& s, int64_t batch, int64_t kv_head, int64_t row) {
   return {x.As<T>() + KeyOffset(s, batch, kv_head, row), s.KeyRow(), Min(s.keys - row, kTile), s.head_dim};
+}
+template <typename T>
+__device__ TileRows<T> ValueRows(const Array& x, const AttentionShape& s, int64_t batch, int64_t kv_head, int64_t row) {
+  return {x.As<T>() + ValueOffset(s, batch, kv_head, row), s.ValueRow(), Min(s.keys - row, kTile), s.ValueDim()};
 }
 
 /// The 64 queries of one head that a block computes. The last queries, which see most keys, come first.
@@ -107,13 +114,19 @@ struct QueryTile {
   __device__ TileRows<T> Keys(const Array& x, int64_t key) const {
     return KeyRows<T>(x, shape, batch, kv_head, key);
   }
+  template <typename T>
+  __device__ TileRows<T> Values(const Array& x, int64_t key) const {
+    return ValueRows<T>(x, shape, batch, kv_head, key);
+  }
   __device__ int64_t Offset() const { return QueryOffset(shape, batch, head, query); }
   __device__ int64_t OffsetOfResults() const { return ResultOffset(shape, batch, head, query); }
   /// Offset of a row of the tile, in [b,h,s].
   __device__ int64_t LseOffset(int row) const { return (batch * shape.heads + head) * shape.queries + query + row; }
 };
 
-__device__ inline float ScaleOf(const AttentionShape& s) { return 1.0f / sqrtf(static_cast<float>(s.head_dim)); }
+__device__ inline float ScaleOf(const AttentionShape& s) {
+  return s.score_factor / sqrtf(static_cast<float>(s.head_dim));
+}
 
 /// Minimum over rows [begin, end) of a value that increases with position. Positions increase except where a chunk of
 /// the zigzag order begins.
@@ -218,7 +231,7 @@ __device__ void RowDots(const TileRows<T>& a, const TileRows<T>& b, const Shared
   const Place at;
   for (auto& row : dots)
     for (float& x : row) x = 0;
-  for (int64_t column = 0; column < a.head_dim; column += kDepth) {
+  for (int64_t column = 0; column < a.features; column += kDepth) {
     __syncthreads();
     Stage(a, column, s.a);
     Stage(b, column, s.b);
@@ -239,13 +252,13 @@ template <int kChunks>
 struct Sums {
   float at[kChunks][kOwn][kOwnColumns] = {};
 
-  /// Adds the tile of weights in shared memory times 64 rows. Begins with a barrier if head_dim > 0.
+  /// Adds the tile of weights in shared memory times 64 rows. Begins with a barrier if the rows have features.
   template <typename T>
   __device__ void AddWeighted(const TileRows<T>& rows, const Shared& s) {
     const Place place;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      if (chunk * kDepth >= rows.head_dim) break;
+      if (chunk * kDepth >= rows.features) break;
       __syncthreads();
       Stage(rows, chunk * kDepth, s.b);
       __syncthreads();
@@ -275,7 +288,7 @@ struct Sums {
       for (int i = 0; i < kOwn; ++i)
         for (int j = 0; j < kOwnColumns; ++j) {
           const int64_t column = chunk * kDepth + place.Column(j);
-          if (place.Row(i) < rows.count && column < rows.head_dim)
+          if (place.Row(i) < rows.count && column < rows.features)
             Put(to, first + place.Row(i) * rows.stride + column, at[chunk][i][j]);
         }
   }
@@ -292,12 +305,12 @@ __device__ inline float RowMaximum(float x) {
 }
 
 /// Calls f(T{}, Sums<kChunks>{}) for the element type of the inputs and the number of 32-element chunks that a head
-/// needs.
+/// of `features` needs.
 template <typename F>
-void ForKind(Dtype dtype, int64_t head_dim, F f) {
+void ForKind(Dtype dtype, int64_t features, F f) {
   const auto with = [&](auto element) {
-    if (head_dim <= 64) return f(element, Sums<2>{});
-    if (head_dim <= 128) return f(element, Sums<4>{});
+    if (features <= 64) return f(element, Sums<2>{});
+    if (features <= 128) return f(element, Sums<4>{});
     f(element, Sums<8>{});
   };
   if (dtype == Dtype::kBf16) return with(__nv_bfloat16{});

@@ -112,6 +112,9 @@ std::string NoStepsToDecay(const Deck& d) {
 std::string LearnsPositions(const Deck& d) {
   return When(d.model.family == Family::kGpt2, "gpt2 learns its positions");
 }
+std::string NotLatent(const Deck& d) {
+  return When(d.model.attention != AttentionKind::kMla, "model.attention is not \"mla\"");
+}
 std::string HasBiases(const Deck& d) { return When(d.model.family == Family::kGpt2, "gpt2 always has biases"); }
 /// For the keys of the scalings in `used`.
 template <RopeScaling... used>
@@ -231,7 +234,10 @@ const std::vector<Effect>& Effects() {
       {"model.qkv_bias", HasBiases},
       {"model.o_bias", HasBiases},
       {"model.mlp_bias", HasBiases},
+      {"model.q_rank", NotLatent},
+      {"model.kv_rank", NotLatent},
       {"model.rope_dim", LearnsPositions},
+      {"model.rope_adjacent", LearnsPositions},
       {"model.rope_theta", LearnsPositions},
       {"model.rope_scaling", StretchesNothing},
       {"model.rope_factor", OtherRopeScaling<RopeScaling::kLinear, RopeScaling::kLlama3, RopeScaling::kYarn>},

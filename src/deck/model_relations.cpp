@@ -35,6 +35,13 @@ std::string HeadDimIsEven(const Deck& deck) {
 
 std::string RopeDimIsInTheHead(const Deck& deck) {
   const auto& m = deck.model;
+  if (m.family == Family::kLlama && m.attention == AttentionKind::kMla) {
+    if (m.rope_dim < m.head_dim && m.rope_dim % 2 == 0) return "";
+    return fmt::format(
+        "must be even and below model.head_dim = {}, of which each key has columns of its own and rope_dim that are "
+        "rotated (DeepSeek-V3: 64 of 192)",
+        m.head_dim);
+  }
   if (m.family != Family::kLlama || m.rope_dim == m.head_dim || (m.rope_dim < m.head_dim && m.rope_dim % 2 == 0))
     return "";
   return fmt::format("must be even and at most model.head_dim = {} (allowed: such as {})", m.head_dim,
@@ -50,6 +57,9 @@ std::string Gpt2HasFixedForm(const Deck& deck) {
     wrong.push_back(fmt::format("model.head_dim = {} (allowed: dim / heads = {})", m.head_dim, m.dim / m.heads));
   if (m.norm_placement != NormPlacement::kPre)
     wrong.push_back(fmt::format("model.norm_placement = \"{}\" (allowed: \"pre\")", DeckName(m.norm_placement)));
+  if (m.attention != AttentionKind::kHeads)
+    wrong.push_back(fmt::format("model.attention = \"{}\" (allowed: \"heads\")", DeckName(m.attention)));
+  if (m.v_dim != m.head_dim) wrong.push_back(fmt::format("model.v_dim = {} (allowed: {})", m.v_dim, m.head_dim));
   if (m.qk_norm != QkNorm::kNone)
     wrong.push_back(fmt::format("model.qk_norm = \"{}\" (allowed: \"none\")", DeckName(m.qk_norm)));
   return wrong.empty() ? "" : fmt::format("does not have {}; leave it out", fmt::join(wrong, ", nor "));
@@ -112,6 +122,19 @@ std::string Gpt2HasNoGroups(const Deck& deck) {
                      m.kv_heads);
 }
 
+/// Keys that multi-head latent attention needs, or has no place for.
+std::string MlaIsWhole(const Deck& deck) {
+  const auto& m = deck.model;
+  if (m.attention != AttentionKind::kMla || m.family != Family::kLlama) return "";
+  std::vector<std::string> wrong;
+  if (m.kv_rank == 0) wrong.emplace_back("model.kv_rank >= 1 (DeepSeek-V3: 512)");
+  if (m.kv_heads != m.heads) wrong.push_back(fmt::format("model.kv_heads = model.heads = {}, not {}", m.heads, m.kv_heads));
+  if (m.qk_norm != QkNorm::kNone)
+    wrong.push_back(fmt::format("model.qk_norm = \"none\", not \"{}\": it normalises the latents", DeckName(m.qk_norm)));
+  if (m.qkv_bias) wrong.emplace_back("model.qkv_bias = false");
+  return wrong.empty() ? "" : fmt::format("needs {}", fmt::join(wrong, ", and "));
+}
+
 std::string ExpertsHaveAWidth(const Deck& deck) {
   const auto& e = deck.model.experts;
   return e.count == 0 || e.ffn_dim > 0 ? "" : fmt::format("must be at least 1 with experts.count = {}", e.count);
@@ -159,8 +182,12 @@ const std::vector<Relation>& ModelRelations() {
   static const std::vector<Relation> relations = {
       {{"model.heads", "model.dim", "model.head_dim", "model.family"}, HeadsDivideDim},
       {{"model.head_dim", "model.family", "model.dim", "model.heads"}, HeadDimIsEven},
-      {{"model.rope_dim", "model.family", "model.head_dim"}, RopeDimIsInTheHead},
-      {{"model.family", "model.head_dim", "model.norm_placement", "model.qk_norm"}, Gpt2HasFixedForm},
+      {{"model.rope_dim", "model.family", "model.head_dim", "model.attention"}, RopeDimIsInTheHead},
+      {{"model.attention", "model.family", "model.kv_rank", "model.kv_heads", "model.heads", "model.qk_norm",
+        "model.qkv_bias"},
+       MlaIsWhole},
+      {{"model.family", "model.head_dim", "model.norm_placement", "model.qk_norm", "model.attention", "model.v_dim"},
+       Gpt2HasFixedForm},
       {{"dropout.embedding", "model.family"}, EmbeddingDropoutIsOfGpt2},
       {{"dropout.residual", "model.family"}, ResidualDropoutIsOfGpt2},
       {{"experts.count", "model.family", "model.mlp_bias"}, ExpertsAreOfLlama},

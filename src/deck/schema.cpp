@@ -64,6 +64,8 @@ const Derived kHeadDim = {"model.dim / model.heads", {"model.dim", "model.heads"
                             const int64_t heads = std::max<int64_t>(1, d.model.heads);
                             return d.model.dim % heads == 0 ? d.model.dim / heads : 1;  // 1: there is none
                           }};
+const Derived kVDim = {
+    "model.head_dim", {"model.head_dim"}, [](const Deck& d) -> DeckValue { return d.model.head_dim; }};
 const Derived kRopeDim = {
     "model.head_dim", {"model.head_dim"}, [](const Deck& d) -> DeckValue { return d.model.head_dim; }};
 const Derived kRampStep = {"batch.ramp_start", {"batch.ramp_start"}, [](const Deck& d) -> DeckValue {
@@ -168,7 +170,20 @@ std::vector<DeckKey> Rows() {
     {"model", "kv_heads", FIELD(model.kv_heads), kKvHeads, Count(),
      "Heads of keys and values; must divide heads; for gpt2 equal to heads."},
     {"model", "head_dim", FIELD(model.head_dim), kHeadDim, Count(),
-     "Width of an attention head; for llama even, since RoPE rotates pairs; for gpt2 dim / heads."},
+     "Width of an attention head of queries and keys; for llama even, since RoPE rotates pairs; for gpt2 dim / heads."},
+    {"model", "attention", CHOICE(model.attention), "heads", OneOf<AttentionKind>(),
+     "How queries, keys and values are made: heads: a projection of each; mla: multi-head latent attention (DeepSeek-V2 "
+     "and V3), whose keys and values are projected up from kv_rank features, and of each head of queries and keys the "
+     "last rope_dim columns are rotated, which all heads of keys share."},
+    {"model", "q_rank", FIELD(model.q_rank), 0, CountOrZero(),
+     "mla: features that queries are projected up from; 0: queries are projected from the residual stream at once "
+     "(DeepSeek-V2-Lite, Moonlight)."},
+    {"model", "kv_rank", FIELD(model.kv_rank), 0, CountOrZero(),
+     "mla: features that keys and values are projected up from; at least 1."},
+    {"model", "v_dim", FIELD(model.v_dim), kVDim, Count(),
+     "Width of a head of values, and of what attention makes of it."},
+    {"model", "score_factor", FIELD(model.score_factor), 1.0, PositiveFloat(),
+     "Factor of the scores of attention, beside 1 / sqrt(head_dim) (DeepSeek's scaling with yarn)."},
     {"model", "ffn_dim", FIELD(model.ffn_dim), Required{}, Count(),
      "Inner width of the feed-forward network of dense layers. With experts in all layers it is only the "
      "intermediate_size of an export."},
@@ -195,7 +210,10 @@ std::vector<DeckKey> Rows() {
     {"model", "full_attention_layers", FIELD(model.full_attention_layers), 0, Between(0, kMaxLayers),
      "The first so many layers see all tokens in spite of model.sliding_window (Qwen2's max_window_layers)."},
     {"model", "rope_dim", FIELD(model.rope_dim), kRopeDim, Count(),
-     "Columns of each head that RoPE rotates, from the first; the others stay (GLM-4.5 rotates half of them). Even."},
+     "Columns of each head that RoPE rotates, from the first; the others stay (GLM-4.5 rotates half of them). Even. With "
+     "mla the last ones, and fewer than head_dim."},
+    {"model", "rope_adjacent", FIELD(model.rope_adjacent), false, Any(),
+     "RoPE rotates pairs of neighbouring columns (DeepSeek), not of column i and i + rope_dim / 2."},
     {"model", "rope_theta", FIELD(model.rope_theta), 500000.0, PositiveFloat(),
      "Base of the RoPE frequencies; no effect for gpt2, whose positions are learned."},
     {"model", "rope_scaling", CHOICE(model.rope_scaling), "none", OneOf<RopeScaling>(),

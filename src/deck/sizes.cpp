@@ -38,6 +38,12 @@ double Microbatches(const Deck& deck) { return MicrobatchesOf(deck, double(deck.
 /// model.head_dim if dim does not determine it, otherwise 1.
 int64_t OwnHeadDim(const Deck::Model& m) { return m.heads * m.head_dim == m.dim ? 1 : m.head_dim; }
 
+/// Features of all heads, of keys or of values, and of the latents.
+double HeadsWidth(const Deck::Model& m) {
+  const double latents = m.attention == AttentionKind::kMla ? double(m.q_rank) + double(m.kv_rank) : 0;
+  return double(m.heads) * double(std::max(m.head_dim, m.v_dim)) + latents;
+}
+
 /// Inner widths of the experts of a layer, or of those that serve a token; at least that of a dense layer.
 double FeedForwardWidth(const Deck::Model& m, int64_t experts) {
   return double(m.ffn_dim) + double(m.experts.shared_ffn_dim) +
@@ -47,9 +53,9 @@ double FeedForwardWidth(const Deck::Model& m, int64_t experts) {
 /// At least the number of parameters.
 double Parameters(const Deck::Model& m) {
   const double dim = double(m.dim);
-  const double heads = double(m.heads) * double(m.head_dim);
+  const double heads = HeadsWidth(m), latents = heads * (double(m.q_rank) + double(m.kv_rank));
   const double width = FeedForwardWidth(m, m.experts.count), router = double(m.experts.count);
-  return double(m.layers) * (dim * (4 * heads + 3 * width + router + 16) + 8 * heads + 2 * width) +
+  return double(m.layers) * (dim * (4 * heads + 3 * width + router + 16) + 2 * latents + 8 * heads + 2 * width) +
          dim * (2 * double(m.vocab) + double(m.seq_len) + 4);
 }
 
@@ -60,7 +66,7 @@ double ParameterBytes(const Deck& deck) { return Parameters(deck.model) * (64 + 
 double ActivationBytes(const Deck& deck) {
   const Deck::Model& m = deck.model;
   const double tokens = std::max(double(deck.batch.global), double(deck.batch.micro)) * double(m.seq_len);
-  const double width = std::max(double(m.dim), double(m.heads) * double(m.head_dim));
+  const double width = std::max(double(m.dim), HeadsWidth(m));
   const auto& e = m.experts;
   const double rows = e.count > 0 ? double(e.per_token) * double(m.dim) + double(e.count) : 0;  // of experts, router
   const double layer = 32 * width + 8 * (FeedForwardWidth(m, e.per_token) + rows) + 8 * double(m.heads);

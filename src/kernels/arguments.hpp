@@ -67,9 +67,15 @@
 //   gelu_grad =           x, dy -> dx
 //   dropout {rate, key} = x T[b,s,n], numbers of tokens i32[b,s], step f32[] -> T[b,s,n]: x / (1 - rate) or 0
 //                         (src/kernels/dropout.hpp)
-//   rope {head_dim, inverse} =   x T[b,s,n], table f32[s,rope_dim] -> T[b,s,n]
+//   rope {head_dim, inverse, first, adjacent} =
+//                         x T[b,s,n], table f32[s,rope_dim] -> T[b,s,n]
+//   latent_keys {nope_dim, value_dim}
+//                         kv T[b,t,h (nope + value)], shared T[b,t,rope] -> k T[b,t,h (nope + rope)], v T[b,t,h value]
+//   latent_keys_grad {same}
+//                         dk, dv -> dkv, dshared
 //   rope_table {theta, head_dim} positions i32[s] -> f32[s,head_dim]: cosines, then sines
 //   attention {head_dim, causal} q T[b,s,n], k, v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]
+//             {value_dim, score_factor} v and o have heads of value_dim; scores have a factor beside 1/sqrt(head_dim)
 //             {rate, key} dropout of probabilities; the last inputs: numbers of queries' tokens i32[b,s], step f32[]
 //             {cached} k and v are caches T[b,t,m], and the last input is the queries' positions i32[s]; CPUs only
 //             {cp, length, hop} rows are in zigzag order, k and v come from `hop` members away; o and gradients may be
@@ -556,7 +562,26 @@ struct RopeArgs {
   const float* table;  ///< f32[length,rope_dim]: cosines, then sines
   Array y;             ///< T[rows,width]
   int64_t rows, width, rotated, length, head_dim, rope_dim;
-  float sine_sign;  ///< -1: the inverse rotation
+  float sine_sign;        ///< -1: the inverse rotation
+  int64_t first = 0;      ///< first of the rope_dim columns of a head that are rotated
+  bool adjacent = false;  ///< pairs are columns 2 i and 2 i + 1 of them, not i and i + rope_dim / 2
+};
+
+/// Keys and values of all heads from what multi-head latent attention projects up (DeepSeek-V2, eq. 9 to 15): row by
+/// row, a head of kv is nope columns of its key, then its value; the other columns of a key are `shared` by all heads.
+struct LatentKeysArgs {
+  Array kv;      ///< T[rows,heads (nope + value)]
+  Array shared;  ///< T[rows,rope]
+  Array k;       ///< T[rows,heads (nope + rope)]
+  Array v;       ///< T[rows,heads value]
+  int64_t rows, heads, nope, rope, value;
+};
+
+/// The gradient: dshared is the sum over the heads, in their order, in fp32.
+struct LatentKeysGradArgs {
+  Array dk, dv;  ///< T, as k and v
+  Array dkv, dshared;
+  int64_t rows, heads, nope, rope, value;
 };
 
 /// Cosines, then sines, of every position's angles.

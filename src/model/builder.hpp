@@ -42,6 +42,8 @@ class Builder {
   /// Emits a forward op, names its outputs and returns the first, which gets the layout.
   int Emit(OpKind kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes = {},
            std::string layout = "");
+  /// The last extent of `value`.
+  int64_t WidthOf(int value) const { return model_.graph.value(value).type.shape.back(); }
   /// Another output of the op that makes `value`.
   int Output(int value, size_t output) const { return OutputsOf(value).at(output); }
   /// Emit in role P: it needs step values only.

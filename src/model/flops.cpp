@@ -11,14 +11,24 @@ double ExpertWeightsPerToken(const Deck::Model& m) {
   return double(m.dim) * (routers + 3 * width);
 }
 
+/// Weights of the projections of attention.
+double ProjectionWeights(const Deck::Model& m) {
+  const double h = double(m.dim), q = double(m.heads) * double(m.head_dim), o = double(m.heads) * double(m.v_dim);
+  if (m.attention == AttentionKind::kHeads)
+    return h * (q + o + double(m.kv_heads) * (double(m.head_dim) + double(m.v_dim)));
+  const double r = double(m.q_rank), kv = double(m.kv_rank), rope = double(m.rope_dim);
+  const double queries = r > 0 ? h * r + r * q : h * q;
+  return queries + h * (kv + rope) + kv * (q - double(m.heads) * rope + o) + o * h;
+}
+
 }  // namespace
 
 LayerFlops LayerFlopsPerToken(const Deck::Model& m, const LayerKind& kind) {
-  const double h = double(m.dim), d = double(m.head_dim), matrices = m.family == Family::kGpt2 ? 2 : 3;
+  const double h = double(m.dim), matrices = m.family == Family::kGpt2 ? 2 : 3;
   const double s = double(m.seq_len), w = double(m.sliding_window), visible = kind.window ? w - w * w / (2 * s) : s / 2;
-  const double heads = d * double(m.heads), projections = 2 * h * (heads + d * double(m.kv_heads));
+  const double features = double(m.heads) * (double(m.head_dim) + double(m.v_dim));  // of scores and of their sums
   const double dense = matrices * h * double(m.ffn_dim);
-  return {2 * (projections + (kind.experts ? ExpertWeightsPerToken(m) : dense)), 4 * visible * heads};
+  return {2 * (ProjectionWeights(m) + (kind.experts ? ExpertWeightsPerToken(m) : dense)), 2 * visible * features};
 }
 
 double HeadFlopsPerToken(const Deck::Model& m) { return 2 * double(m.dim) * double(m.vocab); }

@@ -15,6 +15,10 @@
 //
 //   x += combine(down(swiglu(gate(rows), up(rows)) weights)),  rows, weights = dispatch(n, route(r(n)))
 //
+// With model.attention = "mla" (DeepSeek-V2 and V3), q, k and v come from latents a and c (LatentAttention below):
+//
+//   q = rope(q_b(norm(q_a(n)))),  [c, r] = kv_a(n),  k, v = kv_b(norm(c)), and every head of k ends with rope(r)
+//
 // In training, dropout drops probabilities of attention.
 #include <fmt/core.h>
 
@@ -93,17 +97,68 @@ class Llama final : public TransformerWriter {
   }
 
   int Attention(int n, const std::string& at, int l) {
-    const int64_t e = m_.head_dim, q_width = m_.heads * e, kv_width = m_.kv_heads * e;
     const std::string self = at + ".self_attn.";
+    return m_.attention == AttentionKind::kMla ? LatentAttention(n, self, l) : AttentionOfHeads(n, self, l);
+  }
+
+  int AttentionOfHeads(int n, const std::string& self, int l) {
+    const int64_t e = m_.head_dim, q_width = m_.heads * e, kv_width = m_.kv_heads * e;
     const int q = Rotate(NormOfHeads(UpProjection(n, self + "q_proj", q_width, "heads", m_.qkv_bias, true),
                                      self + "q_norm", q_width, "heads"),
                          self + "q");
     const int k = Rotate(NormOfHeads(UpProjection(n, self + "k_proj", kv_width, "kv_heads", m_.qkv_bias, true),
                                      self + "k_norm", kv_width, "kv_heads"),
                          self + "k");
-    const int v = UpProjection(n, self + "v_proj", kv_width, "kv_heads", m_.qkv_bias, true);
+    const int v = UpProjection(n, self + "v_proj", m_.kv_heads * m_.v_dim, "kv_heads", m_.qkv_bias, true);
+    return OutputOf(q, k, v, self, l);
+  }
+
+  int OutputOf(int q, int k, int v, const std::string& self, int l) {
     const int o = CausalAttention(q, k, v, l, {self + "out", self + "lse"});
-    return DownProjection(o, self + "o_proj", q_width, "heads", m_.o_bias);
+    return DownProjection(o, self + "o_proj", m_.heads * m_.v_dim, "heads", m_.o_bias);
+  }
+
+  /// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, eq. 9 to 19). Each rank of tp computes the latents of its
+  /// tokens of the residual stream; gathered are the latents, which are narrower than the stream. Keys and values of a
+  /// head are neighbours in one projection, and the rotated part of the keys is one for all heads.
+  int LatentAttention(int n, const std::string& self, int l) {
+    const int64_t nope = m_.head_dim - m_.rope_dim, q_width = m_.heads * m_.head_dim;
+    const std::string kv_a = self + "kv_a_proj_with_mqa";
+    const Shape both = {m_.kv_rank + m_.rope_dim, m_.dim};
+    const StoredPart latent{kv_a + ".weight", both, {0, 0}}, rotated{kv_a + ".weight", both, {m_.kv_rank, 0}};
+    int q = n;
+    if (m_.q_rank > 0) {
+      const std::string name = self + "q_a_proj.weight";
+      q = NormOfLatent(Latent(n, b_.Parameter(name, {m_.q_rank, m_.dim}, "whole,embed", normal_), name, self + "q_a"),
+                       self + "q_a_layernorm", m_.q_rank);
+    }
+    q = Rotate(FromLatent(q, self + (m_.q_rank > 0 ? "q_b_proj" : "q_proj"), q_width, "heads"), self + "q",
+               m_.head_dim, nope);
+    const int kv_latent = b_.Parameter("latent", latent, {m_.kv_rank, m_.dim}, "whole,embed", normal_);
+    const int kv = FromLatent(NormOfLatent(Latent(n, kv_latent, latent.name, kv_a + ".latent"), self + "kv_a_layernorm",
+                                           m_.kv_rank),
+                              self + "kv_b_proj", m_.heads * (nope + m_.v_dim), "kv_heads");
+    const int rope = b_.Parameter("rope", rotated, {m_.rope_dim, m_.dim}, "whole,embed", normal_);
+    const int shared = Rotate(Latent(n, rope, rotated.name, kv_a + ".rope"), self + "k_rope", m_.rope_dim, 0);
+    const int k = b_.Cheap(b_.Emit(OpKind::kLatentKeys, {kv, shared}, {self + "k", self + "v"},
+                                   {{{"nope_dim", double(nope)}, {"value_dim", double(m_.v_dim)}}, {}}));
+    return OutputOf(q, k, b_.Output(k, 1), self, l);
+  }
+
+  /// Features of a token that keys, values or queries of all heads are made of.
+  int Latent(int n, int w, const std::string& weight, const std::string& name) {
+    return WeightMatmul(n, w, weight, name, "bsk,nk->bsn", "batch,stream,whole");
+  }
+  /// As in Hugging Face's DeepSeek-V3, whose latents have an epsilon of their own.
+  int NormOfLatent(int x, const std::string& name, int64_t width) {
+    constexpr double kEps = 1e-6;
+    const int w = b_.Parameter(name + ".weight", {width}, "whole", kOnes);
+    return b_.Cheap(b_.Emit(OpKind::kRmsNorm, {x, w}, {name + ".out", name + ".rstd"}, {{{"eps", kEps}}, {}}));
+  }
+  /// From a latent, or the residual stream, to `width` features of heads.
+  int FromLatent(int x, const std::string& name, int64_t width, const char* layout) {
+    const int64_t from = b_.WidthOf(x);
+    return b_.Cheap(Matmul(x, name, {width, from}, (std::string(layout) + ",embed").c_str(), normal_, ".out"));
   }
 
   /// model.qk_norm of queries or keys: of each head by itself, or of all heads together, which tp shards. The sums of
@@ -121,9 +176,13 @@ class Llama final : public TransformerWriter {
     return b_.Cheap(b_.Emit(OpKind::kRowNorm, {x, w, sums}, {name + ".out"}, norm));
   }
 
-  int Rotate(int x, const std::string& name) {
-    return b_.Cheap(
-        b_.Emit(OpKind::kRope, {x, rope_table_}, {name}, {{{"head_dim", double(m_.head_dim)}, {"inverse", 0}}, {}}));
+  int Rotate(int x, const std::string& name) { return Rotate(x, name, m_.head_dim, 0); }
+  /// Columns from `first` on of each head of `head_dim`.
+  int Rotate(int x, const std::string& name, int64_t head_dim, int64_t first) {
+    Attributes attributes{{{"head_dim", double(head_dim)}, {"inverse", 0}}, {}};
+    if (first > 0) attributes.numbers["first"] = double(first);
+    if (m_.rope_adjacent) attributes.numbers["adjacent"] = 1;
+    return b_.Cheap(b_.Emit(OpKind::kRope, {x, rope_table_}, {name}, std::move(attributes)));
   }
 
   int FeedForward(int n, const std::string& at, int l) {

@@ -43,6 +43,8 @@ Model TransformerWriter::Build() {
 
 int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<std::string> names) {
   Attributes attributes{{{"head_dim", double(m_.head_dim)}, {"causal", 1}}, {}};
+  if (m_.v_dim != m_.head_dim) attributes.numbers["value_dim"] = double(m_.v_dim);
+  if (m_.score_factor != 1) attributes.numbers["score_factor"] = m_.score_factor;
   if (KindOf(m_, l).window) attributes.numbers["window"] = double(m_.sliding_window);
   if (backward_ != AttentionBackward::kParts) attributes.texts["backward"] = DeckName(backward_);
   std::vector<int> inputs = {q, k, v};

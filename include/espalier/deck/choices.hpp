@@ -19,6 +19,7 @@ enum class Transport : uint8_t { kAuto, kMpi, kNccl };
 enum class AttentionBackward : uint8_t { kParts, kLargeParts, kTwoStreams, kOrdered };
 enum class Family : uint8_t { kLlama, kGpt2 };
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
+enum class AttentionKind : uint8_t { kHeads, kMla };
 enum class QkNorm : uint8_t { kNone, kHead, kFull };
 enum class RouterScores : uint8_t { kSoftmax, kSigmoid };
 enum class ExpertRouting : uint8_t { kLearned, kBalanced };
@@ -90,6 +91,9 @@ inline constexpr auto kChoices<RopeScaling> = std::to_array<Choice<RopeScaling>>
                                                                                   {RopeScaling::kLinear, "linear"},
                                                                                   {RopeScaling::kLlama3, "llama3"},
                                                                                   {RopeScaling::kYarn, "yarn"}});
+template <>
+inline constexpr auto kChoices<AttentionKind> =
+    std::to_array<Choice<AttentionKind>>({{AttentionKind::kHeads, "heads"}, {AttentionKind::kMla, "mla"}});
 template <>
 inline constexpr auto kChoices<QkNorm> =
     std::to_array<Choice<QkNorm>>({{QkNorm::kNone, "none"}, {QkNorm::kHead, "head"}, {QkNorm::kFull, "full"}});

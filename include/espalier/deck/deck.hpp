@@ -39,6 +39,10 @@ struct Deck {
     Family family;
     int layers;
     int64_t dim, heads, kv_heads, head_dim, ffn_dim, vocab, seq_len;
+    AttentionKind attention;
+    int64_t q_rank, kv_rank;  ///< of mla: features of the latents of queries (0: none), and of keys and values
+    int64_t v_dim;            ///< features of a head of values
+    double score_factor;      ///< of attention's scores, beside 1 / sqrt(head_dim)
     double norm_eps;
     NormPlacement norm_placement;
     QkNorm qk_norm;
@@ -46,6 +50,7 @@ struct Deck {
     int64_t sliding_window;     ///< 0: none
     int full_attention_layers;  ///< the first layers, without sliding_window
     int64_t rope_dim;           ///< rotated columns of each head
+    bool rope_adjacent;         ///< pairs of rotated columns are neighbours
     double rope_theta;
     RopeScaling rope_scaling;
     double rope_factor;

@@ -30,6 +30,8 @@
   KERNEL("weighted_swiglu_grad", WeightedSwigluGrad)       \
   KERNEL("rope", Rope)                                     \
   KERNEL("rope_table", RopeTable)                          \
+  KERNEL("latent_keys", LatentKeys)                        \
+  KERNEL("latent_keys_grad", LatentKeysGrad)               \
   KERNEL("attention", Attention)                           \
   KERNEL("attention_grad", AttentionGrad)                  \
   KERNEL("attention_merge", AttentionMerge)                \

@@ -1,4 +1,4 @@
-// Rotary position embedding (Su et al. 2021, eq. 34), rotate-half as in Hugging Face's Llama.
+// Rotary position embedding (Su et al. 2021, eq. 34).
 #include <algorithm>
 
 #include "kernels/cpu/runtime/kernels.hpp"
@@ -18,6 +18,22 @@ void RotateHead(const T* x, const float* angles, float sine_sign, int64_t half, 
   });
 }
 
+float Widen(float x) { return x; }
+float Widen(Bf16 x) { return ToFloat(x); }
+void Narrow(float x, float& to) { to = x; }
+void Narrow(float x, Bf16& to) { to = ToBf16(x); }
+
+/// The same where pairs are neighbours.
+template <typename T>
+void RotateNeighbours(const T* x, const float* angles, float sine_sign, int64_t half, T* y) {
+  for (int64_t i = 0; i < half; ++i) {
+    const Rotated<float> rotated =
+        RotatedOf(Widen(x[2 * i]), Widen(x[2 * i + 1]), angles[i], sine_sign * angles[half + i]);
+    Narrow(rotated.x0, y[2 * i]);
+    Narrow(rotated.x1, y[2 * i + 1]);
+  }
+}
+
 }  // namespace
 
 void Rope(const RopeArgs& a) {
@@ -27,8 +43,12 @@ void Rope(const RopeArgs& a) {
       const T* x = a.x.As<T>() + r * a.width;
       T* y = a.y.As<T>() + r * a.width;
       for (int64_t c = 0; c < a.rotated; c += a.head_dim) {
-        RotateHead(x + c, angles, a.sine_sign, a.rope_dim / 2, y + c);
-        if (y != x) std::copy_n(x + c + a.rope_dim, a.head_dim - a.rope_dim, y + c + a.rope_dim);
+        const int64_t first = c + a.first, end = first + a.rope_dim;
+        const auto rotate = a.adjacent ? RotateNeighbours<T> : RotateHead<T>;
+        rotate(x + first, angles, a.sine_sign, a.rope_dim / 2, y + first);
+        if (y == x) continue;
+        std::copy(x + c, x + first, y + c);
+        std::copy(x + end, x + c + a.head_dim, y + end);
       }
       if (y != x) std::copy_n(x + a.rotated, a.width - a.rotated, y + a.rotated);
     });

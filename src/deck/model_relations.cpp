@@ -52,6 +52,7 @@ std::string Gpt2HasFixedForm(const Deck& deck) {
     wrong.push_back(fmt::format("model.norm_placement = \"{}\" (allowed: \"pre\")", DeckName(m.norm_placement)));
   if (m.qk_norm != QkNorm::kNone)
     wrong.push_back(fmt::format("model.qk_norm = \"{}\" (allowed: \"none\")", DeckName(m.qk_norm)));
+  if (m.sinks) wrong.emplace_back("model.sinks = true (allowed: false)");
   return wrong.empty() ? "" : fmt::format("does not have {}; leave it out", fmt::join(wrong, ", nor "));
 }
 
@@ -145,12 +146,12 @@ std::string TopGroupsHaveEnoughExperts(const Deck& deck) {
                      e.groups, e.per_token, e.groups, each);
 }
 
-/// Experts are SwiGLU networks without biases.
+/// Experts are SwiGLU networks, and have keys of their own.
 std::string ExpertsAreOfLlama(const Deck& deck) {
   const auto& m = deck.model;
   if (m.experts.count == 0) return "";
   if (m.family == Family::kGpt2) return "must be 0 for model.family = \"gpt2\", whose layers are dense";
-  return m.mlp_bias ? "must be 0 with model.mlp_bias = true: experts have no biases" : "";
+  return m.mlp_bias ? "must be 0 with model.mlp_bias = true: experts have experts.mlp_bias" : "";
 }
 
 }  // namespace
@@ -160,7 +161,7 @@ const std::vector<Relation>& ModelRelations() {
       {{"model.heads", "model.dim", "model.head_dim", "model.family"}, HeadsDivideDim},
       {{"model.head_dim", "model.family", "model.dim", "model.heads"}, HeadDimIsEven},
       {{"model.rope_dim", "model.family", "model.head_dim"}, RopeDimIsInTheHead},
-      {{"model.family", "model.head_dim", "model.norm_placement", "model.qk_norm"}, Gpt2HasFixedForm},
+      {{"model.family", "model.head_dim", "model.norm_placement", "model.qk_norm", "model.sinks"}, Gpt2HasFixedForm},
       {{"dropout.embedding", "model.family"}, EmbeddingDropoutIsOfGpt2},
       {{"dropout.residual", "model.family"}, ResidualDropoutIsOfGpt2},
       {{"experts.count", "model.family", "model.mlp_bias"}, ExpertsAreOfLlama},

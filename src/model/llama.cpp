@@ -102,8 +102,16 @@ class Llama final : public TransformerWriter {
                                      self + "k_norm", kv_width, "kv_heads"),
                          self + "k");
     const int v = UpProjection(n, self + "v_proj", kv_width, "kv_heads", m_.qkv_bias, true);
-    const int o = CausalAttention(q, k, v, l, {self + "out", self + "lse"});
+    const int o = Sinks(CausalAttention(q, k, v, l, {self + "out", self + "lse"}), self);
     return DownProjection(o, self + "o_proj", q_width, "heads", m_.o_bias);
+  }
+
+  /// model.sinks: the results of attention, scaled for a logit of each head in the denominators.
+  int Sinks(int o, const std::string& self) {
+    if (!m_.sinks) return o;
+    const int sinks = b_.Parameter(self + "sinks", {m_.heads}, "heads", normal_);
+    return b_.Emit(OpKind::kAttentionSink, {o, b_.Output(o, 1), sinks}, {self + "sunk", self + "sunk_lse"},
+                   {{{"head_dim", double(m_.head_dim)}}, {}});
   }
 
   /// model.qk_norm of queries or keys: of each head by itself, or of all heads together, which tp shards. The sums of
@@ -158,8 +166,9 @@ class Llama final : public TransformerWriter {
   /// out. `gate` and `experts` begin the names of the weights.
   int Experts(int n, const Deck::Model::Experts& e, const std::string& gate, const std::string& experts) {
     const int router = b_.Parameter(gate + ".weight", {e.count, m_.dim}, "whole,embed", normal_);
-    const int logits =
-        b_.Emit(OpKind::kMatmul, {n, router}, {gate + ".out"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,rows,whole");
+    int logits = b_.Emit(OpKind::kMatmul, {n, router}, {gate + (e.router_bias ? ".product" : ".out")},
+                         {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,rows,whole");
+    if (e.router_bias) logits = AddBias(logits, gate, e.count, "whole");
     const int weights = Route(logits, e, gate);
     const Attributes pool = RowPool(e);
     const bool one = e.count == 1;
@@ -173,13 +182,26 @@ class Llama final : public TransformerWriter {
       Attributes attributes = pool;
       attributes.texts["spec"] = "ebsk,enk->ebsn";
       MarkFp8(experts + name + ".weight", attributes);
-      return b_.Emit(OpKind::kGroupedMatmul, {x, w, b_.Output(rows, 2)}, {experts + name + ".out"}, attributes);
+      return b_.Emit(OpKind::kGroupedMatmul, {x, w, b_.Output(rows, 2)},
+                     {experts + name + (e.mlp_bias ? ".product" : ".out")}, attributes);
     };
-    const int gates = grouped(rows, "gate_proj", {e.ffn_dim, m_.dim}, normal_);
-    const int up = grouped(rows, "up_proj", {e.ffn_dim, m_.dim}, normal_);
+    // `weights`: of rows, for a bias that is added after they were applied.
+    const auto biased = [&](int x, const char* name, int64_t width, std::vector<int> weights = {}) {
+      if (!e.mlp_bias) return x;
+      std::vector<int> inputs = {
+          x, b_.Parameter(experts + name + ".bias", {e.count, width}, one ? "expert,whole" : "experts,whole", kZeros),
+          b_.Output(rows, 2)};
+      inputs.insert(inputs.end(), weights.begin(), weights.end());
+      return b_.Emit(OpKind::kAddRowBias, std::move(inputs), {experts + name + ".out"}, pool);
+    };
+    Attributes form = pool;
+    if (e.swiglu_limit > 0) form.numbers["limit"] = e.swiglu_limit;
+    const int gates = biased(grouped(rows, "gate_proj", {e.ffn_dim, m_.dim}, normal_), "gate_proj", e.ffn_dim);
+    const int up = biased(grouped(rows, "up_proj", {e.ffn_dim, m_.dim}, normal_), "up_proj", e.ffn_dim);
     const int h = b_.Cheap(
-        b_.Emit(OpKind::kWeightedSwiglu, {gates, up, b_.Output(rows, 1), b_.Output(rows, 2)}, {experts + "act"}, pool));
-    const int down = grouped(h, "down_proj", {m_.dim, e.ffn_dim}, output_);
+        b_.Emit(OpKind::kWeightedSwiglu, {gates, up, b_.Output(rows, 1), b_.Output(rows, 2)}, {experts + "act"}, form));
+    const int down =
+        biased(grouped(h, "down_proj", {m_.dim, e.ffn_dim}, output_), "down_proj", m_.dim, {b_.Output(rows, 1)});
     return b_.Emit(OpKind::kCombine, {down, b_.Output(rows, 3)}, {experts + "out"}, pool, kStream);
   }
 

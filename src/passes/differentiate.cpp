@@ -24,6 +24,7 @@ class Differentiator final : public GradientBuilder {
       if (Define(op.kind).is_loss) Receive(op.outputs[0], kSeed);
     for (size_t i = forward_ops_; i-- > 0;) {
       forward_ = graph_.ops[i];
+      forward_number_ = i;
       if (forward_.role != Role::kF || !HasAdjoint()) continue;
       const OpDefinition& definition = Define(forward_.kind);
       if (definition.gradient != nullptr) definition.gradient(*this);
@@ -33,6 +34,13 @@ class Differentiator final : public GradientBuilder {
   int Inputs() const override { return static_cast<int>(forward_.inputs.size()); }
   int Input(int i) const override { return forward_.inputs[i]; }
   int Output(int i) const override { return forward_.outputs[i]; }
+  int Completed(int i) const override {
+    const int output = Output(i);
+    for (size_t later = forward_number_ + 1; later < forward_ops_; ++later)
+      if (const Op& op = graph_.ops[later]; Define(op.kind).completes && op.inputs[static_cast<size_t>(i)] == output)
+        return op.outputs[static_cast<size_t>(i)];
+    return output;
+  }
   const Attributes& ForwardAttributes() const override { return forward_.attributes; }
 
   /// The sum of what the uses of an output have sent back, in model order.
@@ -124,6 +132,7 @@ class Differentiator final : public GradientBuilder {
   Graph& graph_;
   size_t forward_ops_;
   Op forward_;
+  size_t forward_number_ = 0;
   std::map<int, std::string> weights_;
   std::vector<bool> depends_;
   std::map<int, std::vector<int>> adjoints_;

@@ -391,6 +391,23 @@ TEST(Split, BalancesKindsOfLayers) {
     }
 }
 
+TEST(LayerKinds, SomeLayersSeeAllTokens) {
+  const auto windows = [](int full_layers, int full_every) {
+    const Deck deck = SmallDeck({"model.layers=7", "model.sliding_window=5",
+                                 fmt::format("model.full_attention_layers={}", full_layers),
+                                 fmt::format("model.full_attention_every={}", full_every)});
+    std::string text;
+    for (int layer = 1; layer <= 7; ++layer) text += KindOf(deck.model, layer).window ? 'w' : 'f';
+    for (const LayerKind& kind : KindsOf(deck.model))
+      EXPECT_EQ(KindOf(WithLayersOf(deck.model, kind, 3), 2), kind) << text;
+    return text;
+  };
+  EXPECT_EQ(windows(0, 0), "wwwwwww");
+  EXPECT_EQ(windows(0, 2), "wfwfwfw");
+  EXPECT_EQ(windows(2, 3), "fffwwfw");
+  EXPECT_EQ(windows(0, 6), "wwwwwfw");
+}
+
 TEST(Split, IsTheGreedyOneOfEqualLayers) {
   for (const int vocab : {256, 300, 1500, 3000})
     for (const int chunks : {1, 2, 3, 5, 7}) {

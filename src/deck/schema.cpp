@@ -414,7 +414,7 @@ std::vector<DeckKey> Rows() {
     {"optimizer", "eps", FIELD(optimizer.eps), 1e-8, PositiveFloat(),
      "Added to the root of the mean squared gradient."},
     {"optimizer", "weight_decay", FIELD(optimizer.weight_decay), 0.1, Float(),
-     "Decoupled weight decay of tensors with at least two dimensions."},
+     "Decoupled weight decay of matrices and tables; vectors, also those of each expert, have none."},
     {"optimizer", "decay_norms", FIELD(optimizer.decay_norms), false, Any(),
      "Apply weight decay to vectors (norms, biases) too."},
     {"optimizer", "clip_norm", FIELD(optimizer.clip_norm), 1.0, Float(),

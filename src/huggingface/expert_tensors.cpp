@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "huggingface/mxfp4.hpp"
 
@@ -179,6 +180,7 @@ std::vector<std::vector<FilePart>> WaysOf(const SafetensorsWriter::Tensor& weigh
 std::vector<ExportUnit> ExportUnits(const std::vector<SafetensorsWriter::Tensor>& weights,
                                     std::string_view architecture) {
   std::vector<ExportUnit> units;
+  std::map<std::string, size_t> unit_of;  // by name of the tensor
   for (size_t i = 0; i < weights.size(); ++i) {
     const ExpertWeight w = TakeApart(weights[i]);
     if (architecture != "GptOssForCausalLM") {
@@ -187,11 +189,10 @@ std::vector<ExportUnit> ExportUnits(const std::vector<SafetensorsWriter::Tensor>
       units.push_back({{i}, {{GptOssName(weights[i].name), weights[i].shape}}});
     } else {
       std::vector<FilePart> parts = GptOss(w);
-      const auto same = [&](const ExportUnit& unit) { return unit.tensors[0].name == parts[0].tensor.name; };
-      auto unit = std::ranges::find_if(units, same);
-      if (unit == units.end()) unit = units.insert(unit, {{}, {parts[0].tensor}});
-      unit->weights.push_back(i);
-      unit->parts.push_back(std::move(parts));
+      const auto [unit, fresh] = unit_of.try_emplace(parts[0].tensor.name, units.size());
+      if (fresh) units.push_back({{}, {parts[0].tensor}});
+      units[unit->second].weights.push_back(i);
+      units[unit->second].parts.push_back(std::move(parts));
     }
   }
   return units;

@@ -100,10 +100,12 @@ FolderOfWeights::FolderOfWeights(std::string dir) : dir_(std::move(dir)) {
 
 void FolderOfWeights::Add(const std::string& name) {
   const SafetensorsFile& file = *files_.emplace_back(std::make_unique<SafetensorsFile>(dir_ + "/" + name));
-  for (const SafeTensor& tensor : file.tensors())
+  for (const SafeTensor& tensor : file.tensors()) {
+    if (tensor.name.ends_with(kGptOssBias)) layout_ = ExpertLayout::kGptOss;
     if (const auto [other, fresh] = places_.try_emplace(tensor.name, Place{&file, &tensor}); !fresh)
       throw UserError(ExitStatus::kData,
                       fmt::format("{}: {} is in {} too", file.path(), tensor.name, other->second.file->path()));
+  }
 }
 
 void FolderOfWeights::CheckIndex(const std::map<std::string, std::string>& index) const {
@@ -124,9 +126,7 @@ const FolderOfWeights::Place* FolderOfWeights::Find(const std::string& name) con
 }
 
 std::vector<FilePart> FolderOfWeights::WayOf(const SafetensorsWriter::Tensor& weight) const {
-  const auto transposed = [](const auto& place) { return place.first.ends_with(kGptOssBias); };
-  const bool gpt_oss = std::ranges::any_of(places_, transposed);
-  for (std::vector<FilePart>& parts : WaysOf(weight, gpt_oss ? ExpertLayout::kGptOss : ExpertLayout::kUsual))
+  for (std::vector<FilePart>& parts : WaysOf(weight, layout_))
     if (std::ranges::any_of(parts, [&](const FilePart& part) { return Find(part.tensor.name) != nullptr; }))
       return std::move(parts);
   return {};

@@ -17,6 +17,9 @@ class Differentiator final : public GradientBuilder {
   explicit Differentiator(Graph& graph) : graph_(graph), forward_ops_(graph.ops.size()) {
     MarkWeights();
     MarkDependence();
+    for (const Op& op : graph.ops)
+      if (Define(op.kind).completes)
+        for (size_t o = 0; o < op.outputs.size(); ++o) completed_[op.inputs[o]] = op.outputs[o];
   }
 
   void Run() {
@@ -24,7 +27,6 @@ class Differentiator final : public GradientBuilder {
       if (Define(op.kind).is_loss) Receive(op.outputs[0], kSeed);
     for (size_t i = forward_ops_; i-- > 0;) {
       forward_ = graph_.ops[i];
-      forward_number_ = i;
       if (forward_.role != Role::kF || !HasAdjoint()) continue;
       const OpDefinition& definition = Define(forward_.kind);
       if (definition.gradient != nullptr) definition.gradient(*this);
@@ -35,11 +37,8 @@ class Differentiator final : public GradientBuilder {
   int Input(int i) const override { return forward_.inputs[i]; }
   int Output(int i) const override { return forward_.outputs[i]; }
   int Completed(int i) const override {
-    const int output = Output(i);
-    for (size_t later = forward_number_ + 1; later < forward_ops_; ++later)
-      if (const Op& op = graph_.ops[later]; Define(op.kind).completes && op.inputs[static_cast<size_t>(i)] == output)
-        return op.outputs[static_cast<size_t>(i)];
-    return output;
+    const auto it = completed_.find(Output(i));
+    return it == completed_.end() ? Output(i) : it->second;
   }
   const Attributes& ForwardAttributes() const override { return forward_.attributes; }
 
@@ -132,7 +131,7 @@ class Differentiator final : public GradientBuilder {
   Graph& graph_;
   size_t forward_ops_;
   Op forward_;
-  size_t forward_number_ = 0;
+  std::map<int, int> completed_;  // what an op completes -> what it makes of it
   std::map<int, std::string> weights_;
   std::vector<bool> depends_;
   std::map<int, std::vector<int>> adjoints_;

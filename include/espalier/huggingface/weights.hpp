@@ -55,6 +55,7 @@ class FolderOfWeights {
   const std::vector<float>& SpanOf(const Piece& piece) const;
 
   std::string dir_;
+  ExpertLayout layout_ = ExpertLayout::kUsual;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Place> places_;               ///< by name in the files
   std::map<std::string, std::vector<Piece>> pieces_;  ///< by name of the weight; they follow one another in it

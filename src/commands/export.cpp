@@ -1,5 +1,6 @@
 // espalier export: writes the weights of a checkpoint as a Hugging Face folder, which a rename makes visible. Tensors
-// are read in groups no larger than the largest of them. A tensor with all experts of a layer becomes one per expert.
+// are read in groups no larger than the largest of them. A tensor with all experts of a layer becomes one per expert,
+// or with gpt-oss a part of one tensor.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -36,6 +37,13 @@ int64_t AllElements(const List& tensors) {
   for (const auto& tensor : tensors) elements += Elements(tensor);
   return elements;
 }
+
+/// Tensors of the checkpoint that are written together.
+struct Unit {
+  Tensors tensors;
+  ExportUnit written;
+};
+int64_t Elements(const Unit& unit) { return AllElements(unit.tensors); }
 
 /// Runs of tensors, each at most `most` elements unless it is a single tensor.
 template <typename List>
@@ -126,21 +134,46 @@ class Source {
  public:
   explicit Source(std::string dir) : dir_(std::move(dir)) {}
 
-  void Append(const Tensors& group, Files& files) {
-    const int64_t elements = AllElements(group);
-    memory_.resize(static_cast<size_t>(elements));
+  void Append(const std::vector<Unit>& group, Files& files) {
+    memory_.resize(static_cast<size_t>(AllElements(group)));
+    Tensors tensors;
+    for (const Unit& unit : group) tensors.insert(tensors.end(), unit.tensors.begin(), unit.tensors.end());
     std::vector<LocalTensor> local;
     float* at = memory_.data();
-    for (const StateTensor& tensor : group) {
+    for (const StateTensor& tensor : tensors) {
       local.push_back({.tensor = &tensor, .data = at});
       at += Elements(tensor);
     }
     SelfWorld world;
-    Load(dir_, group, local, Mesh(Coordinate{1, 1, 1, 1, 1, 1, 1}), world, Coverage::kSome);
-    files.Append(memory_.data(), elements);
+    Load(dir_, tensors, local, Mesh(Coordinate{1, 1, 1, 1, 1, 1, 1}), world, Coverage::kSome);
+    at = memory_.data();
+    for (const Unit& unit : group) {
+      if (unit.written.parts.empty())
+        files.Append(at, Elements(unit));
+      else
+        Interleave(unit, at, files);
+      at += Elements(unit);
+    }
   }
 
  private:
+  /// Share by share: one of each weight's parts is in each.
+  static void Interleave(const Unit& unit, const float* elements, Files& files) {
+    const size_t shares = unit.written.parts[0].size();
+    std::vector<float> share(static_cast<size_t>(Elements(unit)) / shares);
+    for (size_t s = 0; s < shares; ++s) {
+      const float* weight = elements;
+      for (size_t w = 0; w < unit.tensors.size(); ++w) {
+        const FilePart& part = unit.written.parts[w][s];
+        const int64_t first = part.first - static_cast<int64_t>(s) * std::ssize(share);
+        const float* from = weight + static_cast<int64_t>(s) * part.count;
+        for (int64_t i = 0; i < part.count; ++i) share[static_cast<size_t>(first + part.places.Of(i))] = from[i];
+        weight += Elements(unit.tensors[w]);
+      }
+      files.Append(share.data(), std::ssize(share));
+    }
+  }
+
   const std::string dir_;
   std::vector<float> memory_;
 };
@@ -160,17 +193,20 @@ std::string IndexOf(const std::vector<Written>& files, int64_t element_bytes) {
 /// Returns how many tensors it wrote.
 size_t WriteWeights(const std::string& dir, const Tensors& tensors, const std::string& architecture,
                     int64_t shard_bytes, SafeDtype dtype, const NewFolder& folder) {
-  Written written;
+  Written weights, written;
+  for (const StateTensor& tensor : tensors) weights.push_back({ParameterName(tensor.name), tensor.type.shape});
+  std::vector<Unit> units;
   int64_t largest = 0;
-  for (const StateTensor& tensor : tensors) {
-    largest = std::max(largest, Elements(tensor));
-    for (auto& part : ExportedTensors({ParameterName(tensor.name), tensor.type.shape}, architecture))
-      written.push_back(std::move(part));
+  for (ExportUnit& unit : ExportUnits(weights, architecture)) {
+    written.insert(written.end(), unit.tensors.begin(), unit.tensors.end());
+    units.push_back({{}, std::move(unit)});
+    for (size_t weight : units.back().written.weights) units.back().tensors.push_back(tensors[weight]);
+    largest = std::max(largest, Elements(units.back()));
   }
   const std::vector<Written> files = Groups(written, shard_bytes / SizeOf(dtype));
   Files out(folder, files, dtype);
   Source source(dir);
-  for (const Tensors& group : Groups(tensors, largest)) source.Append(group, out);
+  for (const std::vector<Unit>& group : Groups(units, largest)) source.Append(group, out);
   if (files.size() > 1) folder.Write("model.safetensors.index.json", IndexOf(files, SizeOf(dtype)));
   return written.size();
 }

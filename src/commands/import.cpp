@@ -258,6 +258,11 @@ std::vector<SafetensorsWriter::Tensor> InFolder(Deck deck, bool upcycled) {
   return wanted;
 }
 
+void PrintConversions(const FolderOfWeights& weights) {
+  if (std::ranges::count(weights.Dtypes(), "F64") > 0) fmt::print("F64 was rounded to fp32\n");
+  if (weights.HasMxfp4()) fmt::print("MXFP4 was widened to fp32, which has all its values\n");
+}
+
 void PrintExperts(const Deck& deck) {
   fmt::print("experts: {} copies of each feed-forward network, {} of them for a token; routers drawn with seed {}\n",
              deck.model.experts.count, deck.model.experts.per_token, deck.run.seed);
@@ -308,7 +313,7 @@ int ImportCommand(const ImportOptions& options) {
   Warn(not_finite);
   PrintTokenizer(found, options.folder);
   PrintDropout(deck.dropout, options.without_dropout);
-  if (std::ranges::count(weights.Dtypes(), "F64") > 0) fmt::print("F64 was rounded to fp32\n");
+  PrintConversions(weights);
   if (!config.unused.empty())
     fmt::print("without a meaning here, in config.json: {}\n", fmt::join(config.unused, ", "));
   if (!unused.empty()) fmt::print("not needed, in the files: {}\n", fmt::join(unused, ", "));

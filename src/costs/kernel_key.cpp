@@ -211,6 +211,9 @@ bool HasSpec(const RebuiltOp& rebuilt) {
 /// sums of squares of heads.
 bool HasBareHeads(OpKind kind, size_t tensor, const std::string& dims) {
   switch (kind) {
+    case OpKind::kAttentionSink:
+    case OpKind::kAttentionSinkGrad:
+      return dims != "bsh";
     case OpKind::kRowSquares:
       return tensor == 1;
     case OpKind::kRowSquaresGrad:

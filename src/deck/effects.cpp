@@ -136,6 +136,7 @@ std::string HidesNothing(const Deck& d) {
   const Deck::Model& m = d.model;
   if (m.sliding_window >= m.seq_len)
     return fmt::format("a query has at most model.seq_len = {} tokens to see", m.seq_len);
+  if (m.full_attention_every == 1) return "model.full_attention_every = 1 lets all layers see all tokens";
   return When(m.full_attention_layers >= m.layers,
               fmt::format("all model.layers = {} see all tokens: model.full_attention_layers = {}", m.layers,
                           m.full_attention_layers));
@@ -215,6 +216,7 @@ const std::vector<Effect>& Effects() {
       {"run.dilation", NeverSleeps},
       {"model.sliding_window", HidesNothing},
       {"model.full_attention_layers", NoWindow},
+      {"model.full_attention_every", NoWindow},
       {"experts.per_token", NoExperts},
       {"experts.ffn_dim", NoExperts},
       {"experts.shared_ffn_dim", NoExperts},
@@ -228,6 +230,9 @@ const std::vector<Effect>& Effects() {
       {"experts.top_groups", NoGroupsOfExperts},
       {"experts.bias", NoExperts},
       {"experts.bias_rate", NoBias},
+      {"experts.mlp_bias", NoExperts},
+      {"experts.router_bias", NoExperts},
+      {"experts.swiglu_limit", NoExperts},
       {"experts.balance_loss", NoExperts},
       {"experts.z_loss", NoExperts},
       {"experts.buffer", NoFurtherPasses},
@@ -247,6 +252,7 @@ const std::vector<Effect>& Effects() {
       {"model.rope_beta_fast", OtherRopeScaling<RopeScaling::kYarn>},
       {"model.rope_beta_slow", OtherRopeScaling<RopeScaling::kYarn>},
       {"model.rope_attention_factor", OtherRopeScaling<RopeScaling::kYarn>},
+      {"model.rope_truncate", OtherRopeScaling<RopeScaling::kYarn>},
       {"parallel.zero", NothingSharded},
       {"parallel.sequence_parallel", NoTensorParallelism},
       {"parallel.loss_parallel", NoTensorParallelism},

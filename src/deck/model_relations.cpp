@@ -62,6 +62,7 @@ std::string Gpt2HasFixedForm(const Deck& deck) {
   if (m.v_dim != m.head_dim) wrong.push_back(fmt::format("model.v_dim = {} (allowed: {})", m.v_dim, m.head_dim));
   if (m.qk_norm != QkNorm::kNone)
     wrong.push_back(fmt::format("model.qk_norm = \"{}\" (allowed: \"none\")", DeckName(m.qk_norm)));
+  if (m.sinks) wrong.emplace_back("model.sinks = true (allowed: false)");
   return wrong.empty() ? "" : fmt::format("does not have {}; leave it out", fmt::join(wrong, ", nor "));
 }
 
@@ -128,9 +129,11 @@ std::string MlaIsWhole(const Deck& deck) {
   if (m.attention != AttentionKind::kMla || m.family != Family::kLlama) return "";
   std::vector<std::string> wrong;
   if (m.kv_rank == 0) wrong.emplace_back("model.kv_rank >= 1 (DeepSeek-V3: 512)");
-  if (m.kv_heads != m.heads) wrong.push_back(fmt::format("model.kv_heads = model.heads = {}, not {}", m.heads, m.kv_heads));
+  if (m.kv_heads != m.heads)
+    wrong.push_back(fmt::format("model.kv_heads = model.heads = {}, not {}", m.heads, m.kv_heads));
   if (m.qk_norm != QkNorm::kNone)
-    wrong.push_back(fmt::format("model.qk_norm = \"none\", not \"{}\": it normalises the latents", DeckName(m.qk_norm)));
+    wrong.push_back(
+        fmt::format("model.qk_norm = \"none\", not \"{}\": it normalises the latents", DeckName(m.qk_norm)));
   if (m.qkv_bias) wrong.emplace_back("model.qkv_bias = false");
   return wrong.empty() ? "" : fmt::format("needs {}", fmt::join(wrong, ", and "));
 }
@@ -168,12 +171,12 @@ std::string TopGroupsHaveEnoughExperts(const Deck& deck) {
                      e.groups, e.per_token, e.groups, each);
 }
 
-/// Experts are SwiGLU networks without biases.
+/// Experts are SwiGLU networks, and have keys of their own.
 std::string ExpertsAreOfLlama(const Deck& deck) {
   const auto& m = deck.model;
   if (m.experts.count == 0) return "";
   if (m.family == Family::kGpt2) return "must be 0 for model.family = \"gpt2\", whose layers are dense";
-  return m.mlp_bias ? "must be 0 with model.mlp_bias = true: experts have no biases" : "";
+  return m.mlp_bias ? "must be 0 with model.mlp_bias = true: experts have experts.mlp_bias" : "";
 }
 
 }  // namespace
@@ -186,7 +189,8 @@ const std::vector<Relation>& ModelRelations() {
       {{"model.attention", "model.family", "model.kv_rank", "model.kv_heads", "model.heads", "model.qk_norm",
         "model.qkv_bias"},
        MlaIsWhole},
-      {{"model.family", "model.head_dim", "model.norm_placement", "model.qk_norm", "model.attention", "model.v_dim"},
+      {{"model.family", "model.head_dim", "model.norm_placement", "model.qk_norm", "model.sinks", "model.attention",
+        "model.v_dim"},
        Gpt2HasFixedForm},
       {{"dropout.embedding", "model.family"}, EmbeddingDropoutIsOfGpt2},
       {{"dropout.residual", "model.family"}, ResidualDropoutIsOfGpt2},

@@ -205,10 +205,15 @@ std::vector<DeckKey> Rows() {
      "Bias of the output projection of attention; gpt2 always has it."},
     {"model", "mlp_bias", FIELD(model.mlp_bias), false, Any(),
      "Biases of the matmuls of the feed-forward network; gpt2 always has them."},
+    {"model", "sinks", FIELD(model.sinks), false, Any(),
+     "A learned logit of each query head in the denominator of its softmax, as of a key without a value (gpt-oss)."},
     {"model", "sliding_window", FIELD(model.sliding_window), 0, CountOrZero(),
      "Tokens that a query sees, itself included, as in Hugging Face's Mistral and Qwen2; 0: all before it."},
     {"model", "full_attention_layers", FIELD(model.full_attention_layers), 0, Between(0, kMaxLayers),
      "The first so many layers see all tokens in spite of model.sliding_window (Qwen2's max_window_layers)."},
+    {"model", "full_attention_every", FIELD(model.full_attention_every), 0, Between(0, kMaxLayers),
+     "Each so many-th layer sees all tokens in spite of model.sliding_window: 2: layers 2, 4, .. (gpt-oss), counted "
+     "from 1; 0: none."},
     {"model", "rope_dim", FIELD(model.rope_dim), kRopeDim, Count(),
      "Columns of each head that RoPE rotates, from the first; the others stay (GLM-4.5 rotates half of them). Even. With "
      "mla the last ones, and fewer than head_dim."},
@@ -233,6 +238,8 @@ std::vector<DeckKey> Rows() {
      "yarn: frequencies with fewer turns than this in rope_original_seq_len are divided by rope_factor."},
     {"model", "rope_attention_factor", FIELD(model.rope_attention_factor), 0.0, Float(),
      "yarn: factor of cosines and sines; 0: 0.1 ln(rope_factor) + 1."},
+    {"model", "rope_truncate", FIELD(model.rope_truncate), true, Any(),
+     "yarn: the frequencies between rope_beta_fast and rope_beta_slow begin and end at whole indices; gpt-oss: false."},
     {"model", "tie_embeddings", FIELD(model.tie_embeddings), false, Any(),
      "The output head shares the weights of the embedding."},
     {"model", "init_std", FIELD(model.init_std), 0.02, Float(),
@@ -271,6 +278,13 @@ std::vector<DeckKey> Rows() {
     {"experts", "bias_rate", FIELD(model.experts.bias_rate), 0.0, Float(),
      "After each step the bias of an expert rises by so much if it was chosen less often than the mean, and falls if "
      "more often; 0: biases stay."},
+    {"experts", "mlp_bias", FIELD(model.experts.mlp_bias), false, Any(),
+     "Biases of the gate, up and down projections of each expert (gpt-oss); not of the shared network."},
+    {"experts", "router_bias", FIELD(model.experts.router_bias), false, Any(),
+     "A bias of each logit of the router, which gradients train (gpt-oss)."},
+    {"experts", "swiglu_limit", FIELD(model.experts.swiglu_limit), 0.0, Float(),
+     "Above 0: experts compute (up + 1) gate sigmoid(1.702 gate) from gate, at most this, and up, within plus and "
+     "minus this (gpt-oss: 7); 0: SwiGLU. The shared network has SwiGLU."},
     {"experts", "balance_loss", FIELD(model.experts.balance_loss), 0.0, Float(),
      "Factor of the balance loss of each layer, which is 1 where all experts are chosen equally often in a sequence "
      "(DeepSeek-V3, eq. 17). Added to what is differentiated; a metric of its own."},
@@ -418,7 +432,7 @@ std::vector<DeckKey> Rows() {
     {"optimizer", "eps", FIELD(optimizer.eps), 1e-8, PositiveFloat(),
      "Added to the root of the mean squared gradient."},
     {"optimizer", "weight_decay", FIELD(optimizer.weight_decay), 0.1, Float(),
-     "Decoupled weight decay of tensors with at least two dimensions."},
+     "Decoupled weight decay of matrices and tables; vectors, also those of each expert, have none."},
     {"optimizer", "decay_norms", FIELD(optimizer.decay_norms), false, Any(),
      "Apply weight decay to vectors (norms, biases) too."},
     {"optimizer", "clip_norm", FIELD(optimizer.clip_norm), 1.0, Float(),

@@ -32,6 +32,11 @@ int64_t HeadSums(const LocalOp& op) {
   return ColumnSumBytes(1, width == 0 ? 0 : Volume(x) / width, width);
 }
 
+int64_t AttentionSinkGrad(const LocalOp& op) {
+  const Shape& o = op.inputs[2];
+  return SinkGradBytes(o[0] * o[1], o[2]);
+}
+
 int64_t TokenLoss(const LocalOp& op) { return TokenLossBytes(Volume(op.inputs[0]), std::ssize(op.outputs)); }
 /// With `each` for every matrix.
 int64_t SumSquares(const LocalOp& op) {
@@ -128,6 +133,7 @@ struct Workspace {
 constexpr Workspace kWorkspaces[] = {
     {OpKind::kAttention, Attention<AttentionBytes>},
     {OpKind::kAttentionGrad, Attention<AttentionGradBytes>},
+    {OpKind::kAttentionSinkGrad, AttentionSinkGrad},
     {OpKind::kBalance, Balance},
     {OpKind::kBiasGrad, TokenSums<1>},
     {OpKind::kClip, Clip},
@@ -146,12 +152,14 @@ constexpr Workspace kWorkspaces[] = {
     {OpKind::kTokenLoss, TokenLoss},
 };
 constexpr std::string_view kWithoutWorkspace =
-    " accumulate adamw add add_bias attention_merge balance_grad bias_update cache_write cast combine "
-    "combine_grad concatenate cross_entropy cross_entropy_grad dispatch_grad dropout embedding embedding_grad "
-    "expert_load gelu gelu_grad latent_keys latent_keys_grad layer_norm layer_norm_grad logits_max logits_sum muon_direction muon_update "
-    "normalize pad position_embedding position_embedding_grad put_rows rms_norm rms_norm_grad rope rope_table "
-    "route route_grad router_loss row_norm row_norm_grad row_norm_squares_grad row_squares row_squares_grad "
-    "slice swiglu swiglu_grad take_rows weighted_sum weighted_swiglu weighted_swiglu_grad ";
+    " accumulate adamw add add_bias add_row_bias attention_merge attention_sink balance_grad bias_update cache_write "
+    "cast combine combine_grad concatenate cross_entropy cross_entropy_grad dispatch_grad dropout embedding "
+    "embedding_grad expert_load gelu gelu_grad latent_keys latent_keys_grad layer_norm layer_norm_grad logits_max "
+    "logits_sum muon_direction "
+    "muon_update normalize pad position_embedding position_embedding_grad put_rows rms_norm rms_norm_grad rope "
+    "rope_table route route_grad router_loss row_bias_grad row_norm row_norm_grad row_norm_squares_grad row_squares "
+    "row_squares_grad row_weight_grad slice swiglu swiglu_grad take_rows weighted_sum weighted_swiglu "
+    "weighted_swiglu_grad ";
 
 #define ESPALIER_ANSWERED(name, op)                                                        \
   static_assert((std::ranges::count(kWorkspaces, OpKind::k##op, &Workspace::kind) == 1) != \

@@ -8,17 +8,31 @@
 // there.
 //
 // Mixtral's files have block_sparse_moe for mlp, and w1, w3, w2 for gate_proj, up_proj, down_proj.
+//
+//   ours                                   gpt-oss
+//   mlp.gate.{weight, bias}                mlp.router.{weight, bias}
+//   mlp.experts.gate_proj.weight [E, F, H] mlp.experts.gate_up_proj [E, H, 2 F]: gate's and up's columns alternate;
+//   mlp.experts.up_proj.weight   [E, F, H]   or gate_up_proj_blocks u8[E, 2 F, H / 32, 16] of MXFP4, rows alternate,
+//   mlp.experts.down_proj.weight [E, H, F]   with gate_up_proj_scales u8[E, 2 F, H / 32]
+//   mlp.experts.gate_proj.bias   [E, F]    mlp.experts.down_proj [E, F, H], or down_proj_blocks, down_proj_scales
+//   mlp.experts.up_proj.bias     [E, F]    mlp.experts.gate_up_proj_bias [E, 2 F], alternating
+//   mlp.experts.down_proj.bias   [E, H]    mlp.experts.down_proj_bias    [E, H]
 #include "espalier/huggingface/expert_tensors.hpp"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
+
+#include "huggingface/mxfp4.hpp"
 
 namespace espalier {
 namespace {
 
 constexpr std::string_view kRouter = ".mlp.gate.weight", kMixtralRouter = ".block_sparse_moe.gate.weight";
+constexpr std::pair<std::string_view, std::string_view> kGptOssRouter[] = {{".mlp.gate.weight", ".mlp.router.weight"},
+                                                                           {".mlp.gate.bias", ".mlp.router.bias"}};
 constexpr std::string_view kSharedExpert = ".mlp.shared_expert.";
 constexpr std::string_view kExperts = ".mlp.experts.", kMixtralExperts = ".block_sparse_moe.experts.";
 
@@ -27,20 +41,22 @@ struct Projection {
 };
 constexpr auto kProjections = std::to_array<Projection>({{"gate_proj", "w1"}, {"up_proj", "w3"}, {"down_proj", "w2"}});
 
-/// A weight of all experts of a layer, taken apart; `projection` is nullptr for other weights.
+/// A weight or bias of all experts of a layer, taken apart; `projection` is nullptr for other weights.
 struct ExpertWeight {
   std::string layer;  ///< "model.layers.0"
   const Projection* projection;
+  std::string_view kind;  ///< "weight", "bias"
   int64_t experts;
   Shape one;  ///< the shape of one expert
 };
 
 ExpertWeight TakeApart(const SafetensorsWriter::Tensor& weight) {
   for (const Projection& projection : kProjections)
-    if (const std::string end = fmt::format("{}{}.weight", kExperts, projection.name); weight.name.ends_with(end))
-      return {weight.name.substr(0, weight.name.size() - end.size()), &projection, weight.shape[0],
-              Shape(weight.shape.begin() + 1, weight.shape.end())};
-  return {"", nullptr, 0, {}};
+    for (const std::string_view kind : {"weight", "bias"})
+      if (const std::string end = fmt::format("{}{}.{}", kExperts, projection.name, kind); weight.name.ends_with(end))
+        return {weight.name.substr(0, weight.name.size() - end.size()), &projection, kind, weight.shape[0],
+                Shape(weight.shape.begin() + 1, weight.shape.end())};
+  return {"", nullptr, "", 0, {}};
 }
 
 FilePart WholeOf(std::string name, const Shape& shape) { return {{std::move(name), shape}, 0, Volume(shape)}; }
@@ -48,8 +64,8 @@ FilePart WholeOf(std::string name, const Shape& shape) { return {{std::move(name
 std::vector<FilePart> PerExpert(const ExpertWeight& w, bool mixtral) {
   std::vector<FilePart> parts;
   for (int64_t j = 0; j < w.experts; ++j)
-    parts.push_back(WholeOf(fmt::format("{}{}{}.{}.weight", w.layer, mixtral ? kMixtralExperts : kExperts, j,
-                                        mixtral ? w.projection->mixtral : w.projection->name),
+    parts.push_back(WholeOf(fmt::format("{}{}{}.{}.{}", w.layer, mixtral ? kMixtralExperts : kExperts, j,
+                                        mixtral ? w.projection->mixtral : w.projection->name, w.kind),
                             w.one));
   return parts;
 }
@@ -65,6 +81,53 @@ std::vector<FilePart> Packed(const ExpertWeight& w) {
   return parts;
 }
 
+/// In files of gpt-oss each row of an expert's matrix [out, in] is a column of a tensor [in, outs]; of gate and up
+/// every second one, up from the second on.
+struct GptOssRows {
+  int64_t out, in;     ///< of a bias in = 1
+  int64_t outs, step;  ///< of the tensor, and from one row to the next
+  int64_t second;      ///< the first row
+  std::string name;    ///< of the tensor
+};
+GptOssRows GptOssRowsOf(const ExpertWeight& w) {
+  const bool down = w.projection->name == "down_proj";
+  const int64_t out = w.one[0], step = down ? 1 : 2;
+  return {
+      out,
+      w.kind == "bias" ? 1 : w.one[1],
+      step * out,
+      step,
+      w.projection->name == "up_proj" ? 1 : 0,
+      fmt::format("{}{}{}{}", w.layer, kExperts, down ? "down_proj" : "gate_up_proj", w.kind == "bias" ? "_bias" : "")};
+}
+
+std::vector<FilePart> GptOss(const ExpertWeight& w) {
+  const GptOssRows rows = GptOssRowsOf(w);
+  const Shape shape = w.kind == "bias" ? Shape{w.experts, rows.outs} : Shape{w.experts, rows.in, rows.outs};
+  std::vector<FilePart> parts;
+  for (int64_t j = 0; j < w.experts; ++j)
+    parts.push_back({{rows.name, shape},
+                     j * rows.in * rows.outs + rows.second,
+                     rows.out * rows.in,
+                     {.columns = rows.in, .row = rows.step, .column = rows.outs}});
+  return parts;
+}
+
+/// The same in blocks of MXFP4, which lie along rows of [outs, in].
+std::vector<FilePart> GptOssBlocks(const ExpertWeight& w) {
+  const GptOssRows rows = GptOssRowsOf(w);
+  if (w.kind == "bias" || rows.in % kMxfp4Block != 0) return {};
+  const Shape blocks = {w.experts, rows.outs, rows.in / kMxfp4Block, kMxfp4Block / 2};
+  std::vector<FilePart> parts;
+  for (int64_t j = 0; j < w.experts; ++j)
+    parts.push_back({{rows.name + "_blocks", blocks},
+                     (j * rows.outs + rows.second) * rows.in,
+                     rows.out * rows.in,
+                     {.columns = rows.in, .row = rows.step * rows.in, .column = 1},
+                     rows.name + "_scales"});
+  return parts;
+}
+
 /// The tensor of a file for a weight that belongs to no expert of several.
 SafetensorsWriter::Tensor InFile(const SafetensorsWriter::Tensor& weight) {
   const bool one = weight.name.find(kSharedExpert) != weight.name.npos && weight.shape.size() == 3;
@@ -77,21 +140,9 @@ std::string MixtralRouter(const std::string& name) {
   return fmt::format("{}{}", name.substr(0, name.size() - kRouter.size()), kMixtralRouter);
 }
 
-}  // namespace
-
-std::vector<std::vector<FilePart>> WaysOf(const SafetensorsWriter::Tensor& weight) {
-  if (const ExpertWeight w = TakeApart(weight); w.projection != nullptr)
-    return {PerExpert(w, false), PerExpert(w, true), Packed(w)};
-  std::vector<std::vector<FilePart>> ways = {{WholeOf(weight.name, InFile(weight).shape)}};
-  if (std::string router = MixtralRouter(weight.name); !router.empty())
-    ways.push_back({WholeOf(std::move(router), weight.shape)});
-  return ways;
-}
-
-std::vector<SafetensorsWriter::Tensor> ExportedTensors(const SafetensorsWriter::Tensor& weight,
-                                                       std::string_view architecture) {
-  const bool mixtral = architecture == "MixtralForCausalLM";
-  const ExpertWeight w = TakeApart(weight);
+/// The tensors that hold the elements of a weight in order.
+std::vector<SafetensorsWriter::Tensor> InOrder(const SafetensorsWriter::Tensor& weight, const ExpertWeight& w,
+                                               bool mixtral) {
   if (w.projection == nullptr) {
     std::string router = mixtral ? MixtralRouter(weight.name) : "";
     return {{router.empty() ? weight.name : std::move(router), InFile(weight).shape}};
@@ -99,6 +150,52 @@ std::vector<SafetensorsWriter::Tensor> ExportedTensors(const SafetensorsWriter::
   std::vector<SafetensorsWriter::Tensor> tensors;
   for (FilePart& part : PerExpert(w, mixtral)) tensors.push_back(std::move(part.tensor));
   return tensors;
+}
+
+/// The name in gpt-oss's files of a weight that belongs to no expert.
+std::string GptOssName(const std::string& name) {
+  for (const auto& [ours, theirs] : kGptOssRouter)
+    if (name.ends_with(ours)) return fmt::format("{}{}", name.substr(0, name.size() - ours.size()), theirs);
+  return name;
+}
+
+}  // namespace
+
+std::vector<std::vector<FilePart>> WaysOf(const SafetensorsWriter::Tensor& weight, ExpertLayout layout) {
+  const ExpertWeight w = TakeApart(weight);
+  if (layout == ExpertLayout::kGptOss) {
+    if (w.projection != nullptr) return {GptOss(w), GptOssBlocks(w)};
+    return {{WholeOf(GptOssName(weight.name), weight.shape)}};
+  }
+  if (w.projection != nullptr) {
+    if (w.kind == "bias") return {PerExpert(w, false)};
+    return {PerExpert(w, false), PerExpert(w, true), Packed(w)};
+  }
+  std::vector<std::vector<FilePart>> ways = {{WholeOf(weight.name, InFile(weight).shape)}};
+  if (std::string router = MixtralRouter(weight.name); !router.empty())
+    ways.push_back({WholeOf(std::move(router), weight.shape)});
+  return ways;
+}
+
+std::vector<ExportUnit> ExportUnits(const std::vector<SafetensorsWriter::Tensor>& weights,
+                                    std::string_view architecture) {
+  std::vector<ExportUnit> units;
+  std::map<std::string, size_t> unit_of;  // by name of the tensor
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const ExpertWeight w = TakeApart(weights[i]);
+    if (architecture != "GptOssForCausalLM") {
+      units.push_back({{i}, InOrder(weights[i], w, architecture == "MixtralForCausalLM")});
+    } else if (w.projection == nullptr) {
+      units.push_back({{i}, {{GptOssName(weights[i].name), weights[i].shape}}});
+    } else {
+      std::vector<FilePart> parts = GptOss(w);
+      const auto [unit, fresh] = unit_of.try_emplace(parts[0].tensor.name, units.size());
+      if (fresh) units.push_back({{}, {parts[0].tensor}});
+      units[unit->second].weights.push_back(i);
+      units[unit->second].parts.push_back(std::move(parts));
+    }
+  }
+  return units;
 }
 
 std::string WithoutExpertNumber(const std::string& name) {

@@ -6,6 +6,7 @@
 #include "espalier/huggingface/model_config.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/input_file.hpp"
+#include "huggingface/architectures.hpp"
 #include "huggingface/config_reader.hpp"
 
 namespace espalier {
@@ -48,118 +49,6 @@ const std::vector<std::string> kWithoutMeaning = {"_name_or_path",
                                                   "use_bfloat16",
                                                   "use_cache"};
 
-/// Which layers have the window of the key sliding_window.
-enum class Windows : uint8_t {
-  kAll,
-  kSwitched,    ///< all, if use_sliding_window is true
-  kAfterFirst,  ///< those after the first max_window_layers, if use_sliding_window is true
-  kNone,        ///< the key must be null
-  kOff,         ///< use_sliding_window must be false
-};
-
-/// Where an architecture with experts has them in config.json.
-struct ExpertKeys {
-  std::string_view count, width;  ///< keys; without a `count` all layers are dense
-  bool normalize = true;          ///< the weights of a token sum to 1; false: the key norm_topk_prob says whether
-  bool sparse_layers = false;     ///< the keys decoder_sparse_step and mlp_only_layers
-  std::string_view gated = {};    ///< key of the width of a shared expert with a gate
-  bool deepseek = false;          ///< the router and the shared experts of DeepSeek-V3
-};
-
-/// What is fixed, or has another default, in each of the architectures with rotary positions.
-struct Rotary {
-  std::string_view model_type, architecture;
-  int64_t kv_heads, head_dim;  ///< where config.json is silent; 0: as many as heads, dim / heads
-  double norm_eps;
-  bool qkv_bias, attention_bias, mlp_bias;  ///< always biases of q, k and v; the key attention_bias, mlp_bias
-  Windows windows;
-  std::string_view qk_norm, norm_placement;
-  double rope_theta = 10000;
-  ExpertKeys experts = {};
-  double rotated = 1;               ///< share of a head that is rotated, where config.json is silent
-  bool attention_bias_qkv = false;  ///< attention_bias is of q, k and v alone
-  bool qk_norm_key = false;         ///< the norm of each head of q and k is there if use_qk_norm says so
-};
-constexpr Rotary kRotary[] = {
-    {"llama", "LlamaForCausalLM", 0, 0, 1e-6, false, true, true, Windows::kAll, "none", "pre"},
-    {"mistral", "MistralForCausalLM", 8, 0, 1e-6, false, false, false, Windows::kAll, "none", "pre"},
-    {"qwen2", "Qwen2ForCausalLM", 32, 0, 1e-6, true, false, false, Windows::kAfterFirst, "none", "pre"},
-    {"qwen3", "Qwen3ForCausalLM", 32, 128, 1e-6, false, true, false, Windows::kAfterFirst, "head", "pre"},
-    {"olmo2", "Olmo2ForCausalLM", 0, 0, 1e-5, false, true, false, Windows::kAll, "full", "post"},
-    {"mixtral",
-     "MixtralForCausalLM",
-     8,
-     0,
-     1e-5,
-     false,
-     false,
-     false,
-     Windows::kAll,
-     "none",
-     "pre",
-     1e6,
-     {.count = "num_local_experts", .width = "intermediate_size"}},
-    {"qwen3_moe",
-     "Qwen3MoeForCausalLM",
-     4,
-     0,
-     1e-6,
-     false,
-     true,
-     false,
-     Windows::kSwitched,
-     "head",
-     "pre",
-     10000,
-     {.count = "num_experts", .width = "moe_intermediate_size", .normalize = false, .sparse_layers = true}},
-    {"olmoe",
-     "OlmoeForCausalLM",
-     0,
-     0,
-     1e-5,
-     false,
-     true,
-     false,
-     Windows::kNone,
-     "full",
-     "pre",
-     10000,
-     {.count = "num_experts", .width = "intermediate_size", .normalize = false}},
-    {"qwen2_moe",
-     "Qwen2MoeForCausalLM",
-     16,
-     0,
-     1e-6,
-     true,
-     false,
-     false,
-     Windows::kOff,
-     "none",
-     "pre",
-     10000,
-     {.count = "num_experts",
-      .width = "moe_intermediate_size",
-      .normalize = false,
-      .sparse_layers = true,
-      .gated = "shared_expert_intermediate_size"}},
-    {"glm4_moe",
-     "Glm4MoeForCausalLM",
-     8,
-     0,
-     1e-5,
-     false,
-     true,
-     false,
-     Windows::kNone,
-     "head",
-     "pre",
-     10000,
-     {.count = "n_routed_experts", .width = "moe_intermediate_size", .normalize = true, .deepseek = true},
-     0.5,
-     true,
-     true},
-};
-
 /// A number as TOML: a float, whatever its value.
 std::string Float(double x) {
   std::string text = fmt::format("{}", x);
@@ -185,12 +74,16 @@ class Translator {
     Set("norm_placement", TomlString(a.norm_placement));
     const bool norm = !a.qk_norm_key || r_.FlagOr("use_qk_norm", false);
     Set("qk_norm", TomlString(norm ? a.qk_norm : "none"));
-    const bool biases = a.attention_bias && r_.FlagOr("attention_bias", false);
+    const bool biases = a.attention_bias && r_.FlagOr("attention_bias", a.bias_by_default);
     Set("qkv_bias", a.qkv_bias || biases);
     Set("o_bias", biases && !a.attention_bias_qkv);
     Set("mlp_bias", a.mlp_bias && r_.FlagOr("mlp_bias", false));
-    Window(a);
-    const double rotated = Rope(a.rope_theta, r_.NumberOr("partial_rotary_factor", a.rotated));
+    Set("sinks", a.sinks);
+    if (a.windows == Windows::kListed)
+      ListedWindows(layers);
+    else
+      Window(a);
+    const double rotated = Rope(a, r_.NumberOr("partial_rotary_factor", a.rotated));
     if (!(rotated > 0 && rotated <= 1) || (a.rotated == 1 && rotated != 1))
       r_.Refuse("partial_rotary_factor", rotated, a.rotated == 1 ? "1.0" : "above 0, at most 1");
     Set("rope_dim", static_cast<int64_t>(double(head_dim) * rotated));
@@ -202,9 +95,20 @@ class Translator {
     if (a.model_type == "qwen2_moe") r_.Expect("qkv_bias", {true});
     if (a.model_type == "glm4_moe")
       further_layers_ = r_.IntegerOr("num_nextn_predict_layers", r_.IntegerOr("num_mtp_layers", 1, 0), 0);
+    if (a.experts.biased) GptOss();
     if (a.model_type != "olmoe") return;
     r_.Expect("clip_qkv", {nullptr});
     r_.Expect("head_dim", {dim / heads});
+  }
+
+  /// What else there is in config.json of gpt-oss.
+  void GptOss() {
+    r_.Expect("swiglu_alpha", {1.702});
+    r_.Unused({"experts_per_token", "initial_context_length"});
+    const json* quantization = r_.Find("quantization_config");
+    if (quantization == nullptr) return;
+    const json method = quantization->is_object() ? quantization->value("quant_method", json()) : json();
+    if (method != "mxfp4") r_.Refuse("quantization_config", *quantization, "quant_method \"mxfp4\"");
   }
 
   void Gpt2() {
@@ -263,6 +167,9 @@ class Translator {
     set("groups", a.deepseek ? r_.IntegerOr("n_group", 1) : 1);
     set("top_groups", a.deepseek ? r_.IntegerOr("topk_group", 1) : 1);
     set("bias", a.deepseek);
+    set("mlp_bias", a.biased);
+    set("router_bias", a.biased);
+    set("swiglu_limit", Float(a.biased ? r_.NumberOr("swiglu_limit", 7) : 0));
     const auto [first, every] = a.sparse_layers ? SparseLayers(layers)
                                 : a.deepseek    ? std::pair(r_.IntegerOr("first_k_dense_replace", 1, 0), int64_t{1})
                                                 : std::pair<int64_t, int64_t>(0, 1);
@@ -322,9 +229,36 @@ class Translator {
     if (a.windows == Windows::kSwitched && window > 0) r_.Expect("max_window_layers", {0});
     if (a.windows == Windows::kSwitched) r_.Unused({"max_window_layers"});
     if (window == 0) full = 0;
-    Set("sliding_window", window);
-    Set("full_attention_layers", full);
+    SetWindows(window, full, 0);
     if (const json* types = r_.Find("layer_types")) CheckLayerTypes(*types, layers, window, full);
+  }
+  void SetWindows(int64_t window, int64_t full_layers, int64_t full_every) {
+    Set("sliding_window", window);
+    Set("full_attention_layers", full_layers);
+    Set("full_attention_every", full_every);
+  }
+  /// The first layers without a window, and each so many-th one, as layer_types has them.
+  void ListedWindows(int64_t layers) {
+    const int64_t window = r_.IntegerOr("sliding_window", 128, 0);
+    const json* listed = r_.Find("layer_types");
+    const auto list = [&](int64_t full_layers, int64_t full_every) {
+      json types = json::array();
+      for (int64_t l = 1; l <= std::min(layers, kManyLayers); ++l)
+        types.push_back(l <= full_layers || (full_every > 0 && l % full_every == 0) ? "full_attention"
+                                                                                    : "sliding_attention");
+      return types;
+    };
+    const json types = listed != nullptr ? *listed : list(0, 2);
+    if (window == 0 || types == list(layers, 0)) return SetWindows(0, 0, 0);
+    int64_t first = 0;  // layers before the first with a window
+    while (types.is_array() && first < std::ssize(types) && types[static_cast<size_t>(first)] == "full_attention")
+      ++first;
+    for (int64_t every = 0; every <= std::min(layers, kManyLayers); ++every)
+      for (const int64_t full : {int64_t{0}, first})
+        if (every != 1 && types == list(full, every)) return SetWindows(window, full, every);
+    SetWindows(window, 0, 0);
+    r_.Refuse("layer_types", types,
+              "\"sliding_attention\", but \"full_attention\" of the first layers and of each n-th one");
   }
   void CheckLayerTypes(const json& types, int64_t layers, int64_t window, int64_t full) {
     json expected = json::array();
@@ -342,13 +276,15 @@ class Translator {
     if (rate != 0) keys_.emplace_back("dropout." + name, Float(rate));
   }
 
-  /// rope_parameters (transformers 5), or rope_theta and rope_scaling; `otherwise`: the base where both are silent.
+  /// rope_parameters (transformers 5), or rope_theta and rope_scaling.
   /// Returns the share of a head that is rotated, which is `rotated` unless rope_parameters say something else.
-  double Rope(double otherwise, double rotated) {
+  double Rope(const Rotary& a, double rotated) {
     const json* scaling = r_.Find("rope_scaling");
     const json* parameters = r_.Find("rope_parameters");
-    const double theta = r_.NumberOr("rope_theta", otherwise);
+    const double theta = r_.NumberOr("rope_theta", a.rope_theta);
+    const json silent = json::parse(a.rope.empty() ? "null" : a.rope);
     const json* rope = parameters != nullptr ? parameters : scaling;
+    if (rope == nullptr && silent.is_object()) rope = &silent;
     if (rope == nullptr || !rope->is_object()) {
       if (rope != nullptr) r_.Refuse(parameters != nullptr ? "rope_parameters" : "rope_scaling", *rope, "an object");
       Set("rope_theta", Float(theta));
@@ -385,7 +321,7 @@ class Translator {
   void Yarn(ConfigReader& s, double factor) {
     Set("rope_beta_fast", Float(s.NumberOr("beta_fast", 32)));
     Set("rope_beta_slow", Float(s.NumberOr("beta_slow", 1)));
-    s.Expect("truncate", {true});
+    Set("rope_truncate", s.FlagOr("truncate", true));
     const double mscale = s.NumberOr("mscale", 0), all = s.NumberOr("mscale_all_dim", 0);
     const auto scale = [&](double m) { return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1; };
     const double otherwise = mscale != 0 && all != 0 ? scale(mscale) / scale(all) : 0;

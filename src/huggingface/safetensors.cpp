@@ -189,6 +189,12 @@ void SafetensorsFile::Read(const SafeTensor& tensor, int64_t first, int64_t coun
   }
 }
 
+void SafetensorsFile::ReadBytes(const SafeTensor& tensor, int64_t first, int64_t count, void* out) const {
+  CHECK(first >= 0 && count >= 0 && first + count <= tensor.bytes, "{}: bytes {} to {} of {}", tensor.name, first,
+        first + count, tensor.bytes);
+  file_.ReadAt(tensor.begin + first, out, count);
+}
+
 SafeDtype ReadableDtype(const SafetensorsFile& file, const SafeTensor& tensor) {
   const std::optional<SafeDtype> dtype = FindDtype(tensor.dtype);
   if (!dtype)

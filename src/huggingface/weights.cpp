@@ -11,6 +11,7 @@
 #include "espalier/util/error.hpp"
 #include "espalier/util/hint.hpp"
 #include "espalier/util/input_file.hpp"
+#include "huggingface/mxfp4.hpp"
 
 namespace espalier {
 namespace {
@@ -50,6 +51,8 @@ bool IsBuffer(const std::string& name) {
 }
 
 constexpr std::string_view kLayers = "model.layers.";
+/// Only gpt-oss has it.
+constexpr std::string_view kGptOssBias = ".mlp.experts.gate_up_proj_bias";
 
 /// The number of the layer that a weight belongs to; -1: none.
 int64_t LayerOf(std::string_view name) {
@@ -97,10 +100,12 @@ FolderOfWeights::FolderOfWeights(std::string dir) : dir_(std::move(dir)) {
 
 void FolderOfWeights::Add(const std::string& name) {
   const SafetensorsFile& file = *files_.emplace_back(std::make_unique<SafetensorsFile>(dir_ + "/" + name));
-  for (const SafeTensor& tensor : file.tensors())
+  for (const SafeTensor& tensor : file.tensors()) {
+    if (tensor.name.ends_with(kGptOssBias)) layout_ = ExpertLayout::kGptOss;
     if (const auto [other, fresh] = places_.try_emplace(tensor.name, Place{&file, &tensor}); !fresh)
       throw UserError(ExitStatus::kData,
                       fmt::format("{}: {} is in {} too", file.path(), tensor.name, other->second.file->path()));
+  }
 }
 
 void FolderOfWeights::CheckIndex(const std::map<std::string, std::string>& index) const {
@@ -121,7 +126,7 @@ const FolderOfWeights::Place* FolderOfWeights::Find(const std::string& name) con
 }
 
 std::vector<FilePart> FolderOfWeights::WayOf(const SafetensorsWriter::Tensor& weight) const {
-  for (std::vector<FilePart>& parts : WaysOf(weight))
+  for (std::vector<FilePart>& parts : WaysOf(weight, layout_))
     if (std::ranges::any_of(parts, [&](const FilePart& part) { return Find(part.tensor.name) != nullptr; }))
       return std::move(parts);
   return {};
@@ -136,17 +141,23 @@ void FolderOfWeights::Locate(const SafetensorsWriter::Tensor& weight, std::vecto
     if (std::ranges::find(alike, text) == alike.end()) alike.push_back(std::move(text));
   };
   std::vector<Piece>& pieces = pieces_[weight.name];
-  for (const auto& [tensor, first, count] : parts) {
-    const Place* place = Find(tensor.name);
-    if (place == nullptr) {
-      note(missing, fmt::format("{}: missing", tensor.name));
-      continue;
-    }
-    ReadableDtype(*place->file, *place->tensor);
-    if (place->tensor->shape != tensor.shape)
-      note(wrong, fmt::format("{}: {}, but the model has {}", tensor.name, ToString(place->tensor->shape),
-                              ToString(tensor.shape)));
-    pieces.push_back({place, first, count});
+  const auto find = [&](const std::string& name, const Shape& shape, bool bytes) {
+    const Place* place = Find(name);
+    if (place == nullptr) return note(missing, fmt::format("{}: missing", name)), place;
+    if (!bytes) ReadableDtype(*place->file, *place->tensor);
+    if (bytes && place->tensor->dtype != "U8")
+      note(wrong, fmt::format("{}: {}, but MXFP4 is in bytes (U8)", name, place->tensor->dtype));
+    if (place->tensor->shape != shape)
+      note(wrong, fmt::format("{}: {}, but the model has {}", name, ToString(place->tensor->shape), ToString(shape)));
+    return place;
+  };
+  for (const FilePart& part : parts) {
+    const Shape& shape = part.tensor.shape;
+    const bool blocks = !part.scales.empty();
+    const Place* place = find(part.tensor.name, shape, blocks);
+    const Place* scales = blocks ? find(part.scales, Shape(shape.begin(), shape.end() - 1), true) : nullptr;
+    if (place != nullptr && (scales != nullptr || !blocks))
+      pieces.push_back({place, part.first, part.count, part.places, scales});
   }
   for (const std::vector<std::string>* alike : {&missing, &wrong})
     if (!alike->empty()) note(messages, FirstOf(*alike));
@@ -161,7 +172,10 @@ std::vector<std::string> FolderOfWeights::RequireFit(const std::vector<Safetenso
   for (const SafetensorsWriter::Tensor& weight : wanted) Locate(weight, messages);
   std::set<const SafeTensor*> used;
   for (const auto& [name, pieces] : pieces_)
-    for (const Piece& piece : pieces) used.insert(piece.place->tensor);
+    for (const Piece& piece : pieces) {
+      used.insert(piece.place->tensor);
+      if (piece.scales != nullptr) used.insert(piece.scales->tensor);
+    }
   const bool has_head = std::ranges::count(wanted, "lm_head.weight", &SafetensorsWriter::Tensor::name) > 0;
   std::map<std::string, std::vector<std::string>> unknown;
   for (const auto& [name, place] : places_) {
@@ -187,10 +201,33 @@ void FolderOfWeights::Read(const std::string& name, int64_t first, int64_t count
   int64_t begin = 0;  // of the piece, in the weight
   for (const Piece& piece : pieces->second) {
     const int64_t from = std::max(first, begin), to = std::min(first + count, begin + piece.count);
-    if (from < to)
-      piece.place->file->Read(*piece.place->tensor, piece.first + from - begin, to - from, out + (from - first));
+    if (from < to && piece.places.columns == 0) {
+      ReadTensor(piece, piece.first + from - begin, to - from, out + (from - first));
+    } else if (from < to) {
+      const std::vector<float>& span = SpanOf(piece);
+      for (int64_t i = from; i < to; ++i) out[i - first] = span[static_cast<size_t>(piece.places.Of(i - begin))];
+    }
     begin += piece.count;
   }
+}
+
+void FolderOfWeights::ReadTensor(const Piece& piece, int64_t first, int64_t count, float* out) {
+  const Place &place = *piece.place, *scales = piece.scales;
+  if (scales == nullptr) return place.file->Read(*place.tensor, first, count, out);
+  ReadMxfp4({place.file, scales->file, place.tensor, scales->tensor}, first, count, out);
+}
+
+const std::vector<float>& FolderOfWeights::SpanOf(const Piece& piece) const {
+  if (std::exchange(spanned_, &piece) == &piece) return span_;
+  span_.resize(static_cast<size_t>(piece.places.Of(piece.count - 1) + 1));
+  ReadTensor(piece, piece.first, std::ssize(span_), span_.data());
+  return span_;
+}
+
+bool FolderOfWeights::HasMxfp4() const {
+  return std::ranges::any_of(pieces_, [](const auto& weight) {
+    return std::ranges::any_of(weight.second, [](const Piece& piece) { return piece.scales != nullptr; });
+  });
 }
 
 std::vector<std::string> FolderOfWeights::Dtypes() const {

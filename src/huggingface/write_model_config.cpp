@@ -26,6 +26,9 @@ void AddExpertKeys(const Deck::Model& m, std::vector<std::string>& keys) {
   if (e.scale != 1) keys.push_back(fmt::format("experts.scale = {}", e.scale));
   if (e.groups > 1) keys.push_back(fmt::format("experts.groups = {}", e.groups));
   if (e.bias) keys.emplace_back("experts.bias = true");
+  if (e.mlp_bias) keys.emplace_back("experts.mlp_bias = true");
+  if (e.router_bias) keys.emplace_back("experts.router_bias = true");
+  if (e.swiglu_limit > 0) keys.push_back(fmt::format("experts.swiglu_limit = {}", e.swiglu_limit));
 }
 
 /// The keys in which a model differs from LlamaForCausalLM without biases.
@@ -44,6 +47,9 @@ std::vector<std::string> SpecialKeys(const Deck::Model& m) {
   if (m.sliding_window > 0) keys.push_back(fmt::format("model.sliding_window = {}", m.sliding_window));
   if (m.full_attention_layers > 0)
     keys.push_back(fmt::format("model.full_attention_layers = {}", m.full_attention_layers));
+  flag("sinks", m.sinks);
+  if (m.full_attention_every > 0)
+    keys.push_back(fmt::format("model.full_attention_every = {}", m.full_attention_every));
   if (m.experts.count > 0) AddExpertKeys(m, keys);
   return keys;
 }
@@ -70,6 +76,21 @@ bool IsQwen2Moe(const Deck::Model& m) {
          m.qk_norm == QkNorm::kNone && m.sliding_window == 0;
 }
 
+/// Sinks, and experts with biases and limits; layers may have windows in any order.
+bool IsGptOss(const Deck::Model& m) {
+  const Deck::Model::Experts& e = m.experts;
+  return m.sinks && e.mlp_bias && e.router_bias && e.swiglu_limit > 0 && e.scores == RouterScores::kSoftmax &&
+         e.normalize && e.scale == 1 && e.groups == 1 && !e.bias && e.shared_ffn_dim == 0 && DenseLayers(m).empty() &&
+         m.qkv_bias == m.o_bias && !m.mlp_bias && m.norm_placement == NormPlacement::kPre &&
+         m.qk_norm == QkNorm::kNone && m.rope_dim == m.head_dim;
+}
+/// Something that gpt-oss alone has.
+bool IsLikeGptOss(const Deck::Model& m) {
+  const Deck::Model::Experts& e = m.experts;
+  const bool experts = e.count > 0 && (e.mlp_bias || e.router_bias || e.swiglu_limit > 0);
+  return m.sinks || experts || (m.sliding_window > 0 && m.full_attention_every > 0);
+}
+
 std::string FindSparse(const Deck::Model& m) {
   if (IsGlm(m)) return "Glm4MoeForCausalLM";
   if (m.rope_dim != m.head_dim) return "";
@@ -87,6 +108,7 @@ std::string FindSparse(const Deck::Model& m) {
 }
 
 std::string FindRotary(const Deck::Model& m) {
+  if (IsLikeGptOss(m)) return m.experts.count > 0 && IsGptOss(m) ? "GptOssForCausalLM" : "";
   if (m.experts.count > 0) return FindSparse(m);
   if (m.rope_dim != m.head_dim) return "";
   const bool pre = m.norm_placement == NormPlacement::kPre, window = m.sliding_window > 0;
@@ -112,6 +134,7 @@ ordered_json RopeScalingJson(const Deck::Model& m) {
     rope["beta_fast"] = m.rope_beta_fast;
     rope["beta_slow"] = m.rope_beta_slow;
     if (m.rope_attention_factor > 0) rope["attention_factor"] = m.rope_attention_factor;
+    if (!m.rope_truncate) rope["truncate"] = false;
   }
   return rope;
 }
@@ -120,6 +143,12 @@ void AddWindows(const Deck::Model& m, const std::string& architecture, ordered_j
   if (architecture == "MistralForCausalLM") config["sliding_window"] = m.sliding_window;
   if (architecture == "MixtralForCausalLM")
     config["sliding_window"] = m.sliding_window > 0 ? ordered_json(m.sliding_window) : ordered_json(nullptr);
+  if (architecture == "GptOssForCausalLM") {
+    std::vector<std::string_view> types;
+    for (int l = 1; l <= m.layers; ++l) types.push_back(KindOf(m, l).window ? "sliding_attention" : "full_attention");
+    config["layer_types"] = types;
+    config["sliding_window"] = m.sliding_window > 0 ? ordered_json(m.sliding_window) : ordered_json(nullptr);
+  }
   if (architecture == "Qwen2MoeForCausalLM") config["use_sliding_window"] = false;
   if (architecture == "Qwen2MoeForCausalLM" || !architecture.starts_with("Qwen")) return;
   const bool window = m.sliding_window > 0;
@@ -131,11 +160,13 @@ void AddWindows(const Deck::Model& m, const std::string& architecture, ordered_j
 void AddExperts(const Deck::Model& m, const std::string& architecture, ordered_json& config) {
   const Deck::Model::Experts& e = m.experts;
   const bool mixtral = architecture == "MixtralForCausalLM", qwen2 = architecture == "Qwen2MoeForCausalLM",
-             glm = architecture == "Glm4MoeForCausalLM", qwen = qwen2 || architecture == "Qwen3MoeForCausalLM";
-  config[mixtral ? "num_local_experts" : glm ? "n_routed_experts" : "num_experts"] = e.count;
+             glm = architecture == "Glm4MoeForCausalLM", gpt_oss = architecture == "GptOssForCausalLM",
+             qwen = qwen2 || architecture == "Qwen3MoeForCausalLM";
+  config[mixtral || gpt_oss ? "num_local_experts" : glm ? "n_routed_experts" : "num_experts"] = e.count;
   config["num_experts_per_tok"] = e.per_token;
   config[qwen || glm ? "moe_intermediate_size" : "intermediate_size"] = e.ffn_dim;
-  if (!mixtral) config["norm_topk_prob"] = e.normalize;
+  if (!mixtral && !gpt_oss) config["norm_topk_prob"] = e.normalize;
+  if (gpt_oss) config["swiglu_limit"] = e.swiglu_limit;
   if (glm) {
     config["n_shared_experts"] = e.shared_ffn_dim / e.ffn_dim;
     config["first_k_dense_replace"] = e.first_layer;
@@ -170,6 +201,9 @@ ordered_json RotaryJson(const Deck::Model& m, const Deck::Dropout& dropout, cons
                          {"rope_theta", m.rope_theta},
                          {"rope_scaling", RopeScalingJson(m)},
                          {"attention_dropout", dropout.attention}};
+  // Where it is null, transformers gives gpt-oss YaRN.
+  if (architecture == "GptOssForCausalLM" && m.rope_scaling == RopeScaling::kNone)
+    config["rope_scaling"] = {{"rope_type", "default"}};
   const bool has_key = !architecture.starts_with("Qwen2") && !architecture.starts_with("Mi");
   if (has_key) config["attention_bias"] = m.qkv_bias;
   if (architecture == "LlamaForCausalLM") config["mlp_bias"] = m.mlp_bias;
@@ -192,8 +226,10 @@ ordered_json Gpt2Json(const Deck::Model& m, const Deck::Dropout& dropout) {
 }
 
 std::string ModelType(const std::string& architecture) {
-  constexpr std::pair<std::string_view, std::string_view> kSparse[] = {
-      {"Qwen2MoeForCausalLM", "qwen2_moe"}, {"Qwen3MoeForCausalLM", "qwen3_moe"}, {"Glm4MoeForCausalLM", "glm4_moe"}};
+  constexpr std::pair<std::string_view, std::string_view> kSparse[] = {{"Qwen2MoeForCausalLM", "qwen2_moe"},
+                                                                       {"Qwen3MoeForCausalLM", "qwen3_moe"},
+                                                                       {"Glm4MoeForCausalLM", "glm4_moe"},
+                                                                       {"GptOssForCausalLM", "gpt_oss"}};
   for (const auto& [name, type] : kSparse)
     if (name == architecture) return std::string(type);
   std::string type;
@@ -210,7 +246,7 @@ std::string ArchitectureOf(const Deck::Model& m) {
   throw UserError(
       ExitStatus::kDeck,
       fmt::format("{}: no architecture of Hugging Face has these together (allowed: those of llama, mistral, "
-                  "qwen2, qwen3, olmo2, mixtral, qwen2_moe, qwen3_moe, olmoe, glm4_moe; doc/huggingface.md)",
+                  "qwen2, qwen3, olmo2, mixtral, qwen2_moe, qwen3_moe, olmoe, glm4_moe, gpt_oss; doc/huggingface.md)",
                   fmt::join(SpecialKeys(m), ", ")));
 }
 

@@ -59,8 +59,12 @@
 //   dispatch_grad +       drows, f32[e,b,r] of their weights, places i32[1,b,s,k] -> dx, dweights
 //   combine +             rows T[e,b,r,d], places -> T[b,s,d]: the sum of each token's rows
 //   combine_grad          dy, places -> drows
-//   weighted_swiglu       g, u T[e,b,r,n], weights f32[e,b,r], experts i32[e,b,r] -> weight silu(g) u
-//   weighted_swiglu_grad  g, u, weights, dy, experts -> dg, du, dweights; dg may be g or dy
+//   weighted_swiglu {limit}  g, u T[e,b,r,n], weights f32[e,b,r], experts i32[e,b,r] -> weight silu(g) u; with a
+//                         limit the form of SwigluRule (src/kernels/arithmetic.hpp)
+//   weighted_swiglu_grad {limit}  g, u, weights, dy, experts -> dg, du, dweights; dg may be g or dy
+//   add_row_bias =        x T[e,b,r,n], bias T[e,n], experts i32[e,b,r], [weights f32[e,b,r]] -> x + weight bias
+//   row_bias_grad +       dy T[e,b,r,n], experts, [weights] -> f32[e,n]
+//   row_weight_grad       dy, bias, experts -> f32[e,b,r]
 //   add_bias =            x T[b,s,n], bias T[n] -> T[b,s,n]
 //   bias_grad +           dy T[b,s,n] -> f32[n]
 //   gelu =                x -> x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
@@ -82,6 +86,8 @@
 //             f32
 //   attention_grad {same} q, k, v, o, lse, do -> dq, dk, dv
 //   attention_merge =     oa f32[b,s,n], lse_a f32[b,h,s], ob, lse_b -> o T[b,s,n], lse f32[b,h,s]
+//   attention_sink {head_dim} =  o T[b,s,n], lse f32[b,h,s], sinks T[h] -> o, lse with the sinks in the denominators
+//   attention_sink_grad {head_dim} + lse, sinks, o, do -> dsinks f32[h]
 //   cache_write           cache T[b,t,n], x T[b,s,n], positions i32[s] -> the cache with x in the rows of its positions
 //   add =                 two or more of one type and shape -> their sum, in order
 //   swiglu =              g, u -> silu(g) u
@@ -506,13 +512,43 @@ struct CombineGradArgs {
   int64_t tokens, per_token, width;
 };
 
-/// y = weight silu(gate) up, with a weight for each row.
+/// y = x + weight bias, of the bias of each row's expert. y may be x.
+struct AddRowBiasArgs {
+  Array x;               ///< T[rows,width]
+  Array bias;            ///< T[experts,width]
+  const float* weights;  ///< f32[rows]; nullptr: all are 1
+  Array y;               ///< T[rows,width]
+  GroupedRows group;     ///< rows without an expert are left out
+  int64_t width;
+};
+
+/// dbias = the sum of weight dy over the rows of each expert.
+struct RowBiasGradArgs {
+  Array dy;              ///< T[rows,width]
+  const float* weights;  ///< f32[rows]; nullptr: all are 1
+  float* dbias;          ///< f32[experts,width]
+  GroupedRows group;
+  int64_t width;
+  bool accumulate;
+};
+
+/// dweights = dy . bias of each row.
+struct RowWeightGradArgs {
+  Array dy;         ///< T[rows,width]
+  Array bias;       ///< T[experts,width]
+  float* dweights;  ///< f32[rows]
+  GroupedRows group;
+  int64_t width;
+};
+
+/// y = weight silu(gate) up, with a weight for each row, or another form of SwiGLU.
 struct WeightedSwigluArgs {
   Array gate, up;        ///< T[rows,width]
   const float* weights;  ///< f32[rows]
   Array y;               ///< T[rows,width]
   GroupedRows group;     ///< rows without an expert are left out
   int64_t width;
+  SwigluRule rule;
 };
 
 /// Adjoints of gate, up and weights. dgate may be gate or dy.
@@ -523,6 +559,7 @@ struct WeightedSwigluGradArgs {
   float* dweights;       ///< f32[rows]
   GroupedRows group;
   int64_t width;
+  SwigluRule rule;
 };
 
 /// The extent of one scale of fp8 values: the tensor, or a row of the result.
@@ -631,6 +668,27 @@ struct AttentionMergeArgs {
   Array o;                                 ///< T; may be o_a
   float* lse;
   int64_t batch, queries, heads, head_dim;
+};
+
+/// The results of attention with a logit of each head in the denominators: lse' = log(e^lse + e^sink), o' = e^(lse -
+/// lse') o.
+struct AttentionSinkArgs {
+  Array o;           ///< T[batch,queries,heads head_dim]
+  const float* lse;  ///< f32[batch,heads,queries]
+  Array sinks;       ///< T[heads]
+  Array o_with;      ///< T, as o; may be o
+  float* lse_with;   ///< as lse; may be lse
+  int64_t batch, queries, heads, head_dim;
+};
+
+/// dsinks = - sum over queries of e^(sink - lse) (dO . o), o and lse with the sinks.
+struct AttentionSinkGradArgs {
+  const float* lse;  ///< f32[batch,heads,queries]
+  Array sinks;       ///< T[heads]
+  Array o, d_o;      ///< T[batch,queries,heads head_dim]
+  float* dsinks;     ///< f32[heads]
+  int64_t batch, queries, heads, head_dim;
+  bool accumulate;
 };
 
 /// y = the cache with rows of x at their positions. y may be the cache; then only these rows are written.

@@ -31,6 +31,32 @@ ESPALIER_HOST_DEVICE inline GateAndUp<V> SwigluGradOf(V g, V u, V dy, V s) {
   return {dy * u * s * (1.0f + g * (1.0f - s)), dy * g * s};
 }
 
+/// A form of SwiGLU: g' s (u' + offset) with g' = min(g, limit), u' = u within plus and minus limit, and s =
+/// sigmoid(alpha g'). By default silu(g) u; gpt-oss has alpha 1.702, limit 7 and offset 1. As in PyTorch, a gradient
+/// passes a limit that is just met.
+struct SwigluRule {
+  float alpha = 1, limit = INFINITY, offset = 0;
+
+  template <typename V>
+  ESPALIER_HOST_DEVICE V Gate(V g) const {
+    const V most = V{} + limit;
+    return g > most ? most : g;
+  }
+  template <typename V>
+  ESPALIER_HOST_DEVICE V Up(V u) const {
+    const V most = V{} + limit;
+    return (u > most ? most : u < -most ? -most : u) + offset;
+  }
+  /// Adjoints of g and u, s as above.
+  template <typename V>
+  ESPALIER_HOST_DEVICE GateAndUp<V> Gradient(V g, V u, V dy, V s) const {
+    const V zero{}, most = zero + limit, inner = Gate(g);
+    const V dg = dy * Up(u) * s * (1.0f + alpha * inner * (1.0f - s)), du = dy * inner * s;
+    return {g > most ? zero : dg, u > most ? zero : u < -most ? zero : du};
+  }
+};
+inline constexpr float kGptOssAlpha = 1.702f;
+
 ESPALIER_HOST_DEVICE inline float SigmoidOf(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 /// log(sigmoid(x)), finite for any finite x.
 ESPALIER_HOST_DEVICE inline float LogSigmoidOf(float x) {
@@ -121,6 +147,9 @@ ESPALIER_HOST_DEVICE inline MergeWeights MergeWeightsOf(float lse_a, float lse_b
   const float a = std::exp(lse_a - largest), b = std::exp(lse_b - largest);
   return {a / (a + b), b / (a + b), largest + std::log(a + b)};
 }
+
+/// The probability of a head's sink: e^(sink - lse), the denominator with the sink in it.
+ESPALIER_HOST_DEVICE inline float SinkShareOf(float sink, float lse) { return std::exp(sink - lse); }
 
 /// The divisor of sums for means: a step without counted tokens has means of 0.
 ESPALIER_HOST_DEVICE inline double DivisorOf(double count) { return count > 0 ? count : 1; }

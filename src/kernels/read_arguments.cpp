@@ -26,6 +26,19 @@ SequenceShard SequenceOf(const Reader& r, const Tensor& x, int64_t hop) {
   return shard;
 }
 
+/// Rows of heads and what attention keeps of each: o [b,s,heads head_dim], lse [b,heads,s], a sink per head.
+struct HeadRows {
+  int64_t batch, queries, heads, head_dim;
+};
+HeadRows HeadRowsOf(const Reader& r, const Tensor& o, const Tensor& lse, const Tensor& sinks) {
+  const HeadRows rows{o.shape.at(0), o.shape.at(1), lse.shape.at(1), r.Integer("head_dim")};
+  CHECK(o.shape.at(2) == rows.heads * rows.head_dim && lse.shape.at(2) == rows.queries &&
+            sinks.shape == Shape{rows.heads},
+        "attention_sink: {}, {} and {} do not belong together", ToString(o.shape), ToString(lse.shape),
+        ToString(sinks.shape));
+  return rows;
+}
+
 bool IsJoined(const KernelCall& call) {
   return call.attributes != nullptr && call.attributes->texts.contains(kColumns);
 }
@@ -379,6 +392,22 @@ AttentionMergeArgs ReadArguments(const KernelCall& call) {
           .queries = o.shape[1],
           .heads = heads,
           .head_dim = heads == 0 ? 0 : o.shape[2] / heads};
+}
+
+template <>
+AttentionSinkArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const HeadRows rows = HeadRowsOf(r, r.In(0), r.In(1), r.In(2));
+  return {r.InFloats(0), r.InF32(1),   r.InFloats(2), r.OutFloats(0), r.OutF32(1),
+          rows.batch,    rows.queries, rows.heads,    rows.head_dim};
+}
+
+template <>
+AttentionSinkGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const HeadRows rows = HeadRowsOf(r, r.In(2), r.In(0), r.In(1));
+  return {r.InF32(0), r.InFloats(1), r.InFloats(2), r.InFloats(3), r.OutF32(0),
+          rows.batch, rows.queries,  rows.heads,    rows.head_dim, call.accumulate};
 }
 
 template <>

@@ -41,6 +41,17 @@ GroupedRows GroupOf(const Reader& r, size_t input, int64_t experts) {
   return {r.InI32(input), Volume(r.In(input).shape), experts};
 }
 
+/// Biases [e,n] of rows T[e,b,r,n].
+void CheckBiases(const Tensor& rows, const Shape& bias, const Tensor& of_row) {
+  CHECK(PoolRows(rows) == Volume(of_row.shape) && bias == (Shape{rows.shape[0], rows.shape[3]}),
+        "biases {} of rows {} with experts {}", ToString(bias), ToString(rows.shape), ToString(of_row.shape));
+}
+
+SwigluRule RuleOfSwiglu(const Reader& r) {
+  const double limit = r.NumberOr("limit", 0);
+  return limit > 0 ? SwigluRule{kGptOssAlpha, static_cast<float>(limit), 1} : SwigluRule{};
+}
+
 /// The product of operands in fp8: that of a forward matmul, whichever it is (GroupedMatmulArgs).
 GroupedMatmulArgs ScaledArguments(const KernelCall& call, const MatmulSpec& spec) {
   const Reader r(call);
@@ -234,18 +245,45 @@ CombineGradArgs ReadArguments(const KernelCall& call) {
 }
 
 template <>
+AddRowBiasArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor &x = r.In(0), &bias = r.In(1);
+  CheckBiases(x, bias.shape, r.In(2));
+  return {
+      r.InFloats(0), r.InFloats(1), r.Inputs() > 3 ? r.InF32(3) : nullptr, r.OutFloats(0), GroupOf(r, 2, bias.shape[0]),
+      bias.shape[1]};
+}
+
+template <>
+RowBiasGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Shape& bias = r.Out(0).shape;
+  CheckBiases(r.In(0), bias, r.In(1));
+  return {r.InFloats(0),  r.Inputs() > 2 ? r.InF32(2) : nullptr, r.OutF32(0), GroupOf(r, 1, bias[0]), bias[1],
+          call.accumulate};
+}
+
+template <>
+RowWeightGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Shape& bias = r.In(1).shape;
+  CheckBiases(r.In(0), bias, r.In(2));
+  return {r.InFloats(0), r.InFloats(1), r.OutF32(0), GroupOf(r, 2, bias[0]), bias[1]};
+}
+
+template <>
 WeightedSwigluArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {r.InFloats(0),      r.InFloats(1), r.InF32(2), r.OutFloats(0), GroupOf(r, 3, r.In(0).shape.at(0)),
-          r.In(0).shape.at(3)};
+  return {r.InFloats(0),       r.InFloats(1),  r.InF32(2), r.OutFloats(0), GroupOf(r, 3, r.In(0).shape.at(0)),
+          r.In(0).shape.at(3), RuleOfSwiglu(r)};
 }
 
 template <>
 WeightedSwigluGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {r.InFloats(0),      r.InFloats(1),  r.InF32(2),  r.InFloats(3),
-          r.OutFloats(0),     r.OutFloats(1), r.OutF32(2), GroupOf(r, 4, r.In(0).shape.at(0)),
-          r.In(0).shape.at(3)};
+  return {r.InFloats(0),       r.InFloats(1),  r.InF32(2),  r.InFloats(3),
+          r.OutFloats(0),      r.OutFloats(1), r.OutF32(2), GroupOf(r, 4, r.In(0).shape.at(0)),
+          r.In(0).shape.at(3), RuleOfSwiglu(r)};
 }
 
 }  // namespace espalier

@@ -6,7 +6,9 @@ namespace espalier {
 
 LayerKind KindOf(const Deck::Model& m, int layer) {
   const int after = layer - 1 - m.experts.first_layer;  // layers since the first with experts
-  return {.window = 0 < m.sliding_window && m.sliding_window < m.seq_len && layer > m.full_attention_layers,
+  const bool full =
+      layer <= m.full_attention_layers || (m.full_attention_every > 0 && layer % m.full_attention_every == 0);
+  return {.window = 0 < m.sliding_window && m.sliding_window < m.seq_len && !full,
           .experts = m.experts.count > 0 && after >= 0 && after % m.experts.every == 0};
 }
 
@@ -20,7 +22,7 @@ std::vector<LayerKind> KindsOf(const Deck::Model& model) {
 
 Deck::Model WithLayersOf(Deck::Model model, const LayerKind& kind, int layers) {
   model.layers = layers;
-  model.full_attention_layers = 0;
+  model.full_attention_layers = model.full_attention_every = 0;
   if (!kind.window) model.sliding_window = 0;
   model.experts.first_layer = 0;
   model.experts.every = 1;

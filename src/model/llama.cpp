@@ -114,13 +114,13 @@ class Llama final : public TransformerWriter {
   }
 
   int OutputOf(int q, int k, int v, const std::string& self, int l) {
-    const int o = CausalAttention(q, k, v, l, {self + "out", self + "lse"});
+    const int o = Sinks(CausalAttention(q, k, v, l, {self + "out", self + "lse"}), self);
     return DownProjection(o, self + "o_proj", m_.heads * m_.v_dim, "heads", m_.o_bias);
   }
 
-  /// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, eq. 9 to 19). Each rank of tp computes the latents of its
-  /// tokens of the residual stream; gathered are the latents, which are narrower than the stream. Keys and values of a
-  /// head are neighbours in one projection, and the rotated part of the keys is one for all heads.
+  /// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, eq. 9 to 19). Each rank of tp computes the latents of
+  /// its tokens of the residual stream; gathered are the latents, which are narrower than the stream. Keys and values
+  /// of a head are neighbours in one projection, and the rotated part of the keys is one for all heads.
   int LatentAttention(int n, const std::string& self, int l) {
     const int64_t nope = m_.head_dim - m_.rope_dim, q_width = m_.heads * m_.head_dim;
     const std::string kv_a = self + "kv_a_proj_with_mqa";
@@ -132,12 +132,12 @@ class Llama final : public TransformerWriter {
       q = NormOfLatent(Latent(n, b_.Parameter(name, {m_.q_rank, m_.dim}, "whole,embed", normal_), name, self + "q_a"),
                        self + "q_a_layernorm", m_.q_rank);
     }
-    q = Rotate(FromLatent(q, self + (m_.q_rank > 0 ? "q_b_proj" : "q_proj"), q_width, "heads"), self + "q",
-               m_.head_dim, nope);
+    q = Rotate(FromLatent(q, self + (m_.q_rank > 0 ? "q_b_proj" : "q_proj"), q_width, "heads"), self + "q", m_.head_dim,
+               nope);
     const int kv_latent = b_.Parameter("latent", latent, {m_.kv_rank, m_.dim}, "whole,embed", normal_);
-    const int kv = FromLatent(NormOfLatent(Latent(n, kv_latent, latent.name, kv_a + ".latent"), self + "kv_a_layernorm",
-                                           m_.kv_rank),
-                              self + "kv_b_proj", m_.heads * (nope + m_.v_dim), "kv_heads");
+    const int kv = FromLatent(
+        NormOfLatent(Latent(n, kv_latent, latent.name, kv_a + ".latent"), self + "kv_a_layernorm", m_.kv_rank),
+        self + "kv_b_proj", m_.heads * (nope + m_.v_dim), "kv_heads");
     const int rope = b_.Parameter("rope", rotated, {m_.rope_dim, m_.dim}, "whole,embed", normal_);
     const int shared = Rotate(Latent(n, rope, rotated.name, kv_a + ".rope"), self + "k_rope", m_.rope_dim, 0);
     const int k = b_.Cheap(b_.Emit(OpKind::kLatentKeys, {kv, shared}, {self + "k", self + "v"},
@@ -159,6 +159,14 @@ class Llama final : public TransformerWriter {
   int FromLatent(int x, const std::string& name, int64_t width, const char* layout) {
     const int64_t from = b_.WidthOf(x);
     return b_.Cheap(Matmul(x, name, {width, from}, (std::string(layout) + ",embed").c_str(), normal_, ".out"));
+  }
+
+  /// model.sinks: the results of attention, scaled for a logit of each head in the denominators.
+  int Sinks(int o, const std::string& self) {
+    if (!m_.sinks) return o;
+    const int sinks = b_.Parameter(self + "sinks", {m_.heads}, "heads", normal_);
+    return b_.Emit(OpKind::kAttentionSink, {o, b_.Output(o, 1), sinks}, {self + "sunk", self + "sunk_lse"},
+                   {{{"head_dim", double(m_.v_dim)}}, {}});
   }
 
   /// model.qk_norm of queries or keys: of each head by itself, or of all heads together, which tp shards. The sums of
@@ -217,8 +225,9 @@ class Llama final : public TransformerWriter {
   /// out. `gate` and `experts` begin the names of the weights.
   int Experts(int n, const Deck::Model::Experts& e, const std::string& gate, const std::string& experts) {
     const int router = b_.Parameter(gate + ".weight", {e.count, m_.dim}, "whole,embed", normal_);
-    const int logits =
-        b_.Emit(OpKind::kMatmul, {n, router}, {gate + ".out"}, {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,rows,whole");
+    int logits = b_.Emit(OpKind::kMatmul, {n, router}, {gate + (e.router_bias ? ".product" : ".out")},
+                         {{}, {{"spec", "bsk,nk->bsn"}}}, "batch,rows,whole");
+    if (e.router_bias) logits = AddBias(logits, gate, e.count, "whole");
     const int weights = Route(logits, e, gate);
     const Attributes pool = RowPool(e);
     const bool one = e.count == 1;
@@ -232,13 +241,26 @@ class Llama final : public TransformerWriter {
       Attributes attributes = pool;
       attributes.texts["spec"] = "ebsk,enk->ebsn";
       MarkFp8(experts + name + ".weight", attributes);
-      return b_.Emit(OpKind::kGroupedMatmul, {x, w, b_.Output(rows, 2)}, {experts + name + ".out"}, attributes);
+      return b_.Emit(OpKind::kGroupedMatmul, {x, w, b_.Output(rows, 2)},
+                     {experts + name + (e.mlp_bias ? ".product" : ".out")}, attributes);
     };
-    const int gates = grouped(rows, "gate_proj", {e.ffn_dim, m_.dim}, normal_);
-    const int up = grouped(rows, "up_proj", {e.ffn_dim, m_.dim}, normal_);
+    // `weights`: of rows, for a bias that is added after they were applied.
+    const auto biased = [&](int x, const char* name, int64_t width, std::vector<int> weights = {}) {
+      if (!e.mlp_bias) return x;
+      std::vector<int> inputs = {
+          x, b_.Parameter(experts + name + ".bias", {e.count, width}, one ? "expert,whole" : "experts,whole", kZeros),
+          b_.Output(rows, 2)};
+      inputs.insert(inputs.end(), weights.begin(), weights.end());
+      return b_.Emit(OpKind::kAddRowBias, std::move(inputs), {experts + name + ".out"}, pool);
+    };
+    Attributes form = pool;
+    if (e.swiglu_limit > 0) form.numbers["limit"] = e.swiglu_limit;
+    const int gates = biased(grouped(rows, "gate_proj", {e.ffn_dim, m_.dim}, normal_), "gate_proj", e.ffn_dim);
+    const int up = biased(grouped(rows, "up_proj", {e.ffn_dim, m_.dim}, normal_), "up_proj", e.ffn_dim);
     const int h = b_.Cheap(
-        b_.Emit(OpKind::kWeightedSwiglu, {gates, up, b_.Output(rows, 1), b_.Output(rows, 2)}, {experts + "act"}, pool));
-    const int down = grouped(h, "down_proj", {m_.dim, e.ffn_dim}, output_);
+        b_.Emit(OpKind::kWeightedSwiglu, {gates, up, b_.Output(rows, 1), b_.Output(rows, 2)}, {experts + "act"}, form));
+    const int down =
+        biased(grouped(h, "down_proj", {m_.dim, e.ffn_dim}, output_), "down_proj", m_.dim, {b_.Output(rows, 1)});
     return b_.Emit(OpKind::kCombine, {down, b_.Output(rows, 3)}, {experts + "out"}, pool, kStream);
   }
 

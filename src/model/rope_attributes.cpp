@@ -15,10 +15,11 @@ double IndexOfTurns(const Deck::Model& m, double turns) {
          (2 * std::log(m.rope_theta));
 }
 
-/// Hugging Face's ramp: whole indices, and not of width 0.
+/// Hugging Face's ramp: of whole indices if they are truncated, and not of width 0.
 void SetYarn(const Deck::Model& m, Attributes& a) {
-  const double low = std::max(0.0, std::floor(IndexOfTurns(m, m.rope_beta_fast)));
-  const double high = std::min(double(m.rope_dim - 1), std::ceil(IndexOfTurns(m, m.rope_beta_slow)));
+  const double first = IndexOfTurns(m, m.rope_beta_fast), last = IndexOfTurns(m, m.rope_beta_slow);
+  const double low = std::max(0.0, m.rope_truncate ? std::floor(first) : first);
+  const double high = std::min(double(m.rope_dim - 1), m.rope_truncate ? std::ceil(last) : last);
   a.numbers["low"] = low;
   a.numbers["high"] = low == high ? high + 0.001 : high;
   a.numbers["amplitude"] =

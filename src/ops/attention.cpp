@@ -63,7 +63,7 @@ std::vector<Type> AttentionInfer(const OpContext& c) {
   return {MakeType(ResultType(c), q), MakeType(Dtype::kF32, {q[0], heads, q[1]})};
 }
 void AttentionGradient(GradientBuilder& g) {
-  std::vector<int> inputs = {g.Input(0), g.Input(1), g.Input(2), g.Output(0), g.Output(1), g.Adjoint(0)};
+  std::vector<int> inputs = {g.Input(0), g.Input(1), g.Input(2), g.Completed(0), g.Completed(1), g.Adjoint(0)};
   for (int i = 3; i < g.Inputs(); ++i) inputs.push_back(g.Input(i));
   g.Emit(OpKind::kAttentionGrad, inputs, g.ForwardAttributes(), {0, 1, 2});
 }

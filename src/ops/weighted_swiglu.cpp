@@ -1,6 +1,7 @@
 // The SwiGLU gate (Shazeer 2020, eq. 6) of rows of experts, which have a weight each: y = weight silu(gate) up. The
 // down projection that follows is linear, so a weight here is one of its result; but what it makes need not be kept for
-// the gradient of the weight. Rows without an expert are left out.
+// the gradient of the weight. Rows without an expert are left out. With `limit` it is the form of gpt-oss: y = weight
+// (up + 1) gate sigmoid(1.702 gate), the gate at most `limit` and up within plus and minus `limit`.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -26,7 +27,7 @@ std::vector<Type> WeightedGradInfer(const OpContext& c) {
 }  // namespace
 
 OpDefinition WeightedSwiglu() {
-  return {.summary = "silu(gate) times up, times the weight of the row",
+  return {.summary = "silu(gate) times up, or its form with limits, times the weight of the row",
           .einsum = WeightedEinsum,
           .infer = WeightedInfer,
           .kernel = {.rows = Rows::kTogether, .work = FilledRowsOnce, .key = kKeyOfRows},

@@ -17,6 +17,9 @@ class Differentiator final : public GradientBuilder {
   explicit Differentiator(Graph& graph) : graph_(graph), forward_ops_(graph.ops.size()) {
     MarkWeights();
     MarkDependence();
+    for (const Op& op : graph.ops)
+      if (Define(op.kind).completes)
+        for (size_t o = 0; o < op.outputs.size(); ++o) completed_[op.inputs[o]] = op.outputs[o];
   }
 
   void Run() {
@@ -33,6 +36,10 @@ class Differentiator final : public GradientBuilder {
   int Inputs() const override { return static_cast<int>(forward_.inputs.size()); }
   int Input(int i) const override { return forward_.inputs[i]; }
   int Output(int i) const override { return forward_.outputs[i]; }
+  int Completed(int i) const override {
+    const auto it = completed_.find(Output(i));
+    return it == completed_.end() ? Output(i) : it->second;
+  }
   const Attributes& ForwardAttributes() const override { return forward_.attributes; }
 
   /// The sum of what the uses of an output have sent back, in model order.
@@ -124,6 +131,7 @@ class Differentiator final : public GradientBuilder {
   Graph& graph_;
   size_t forward_ops_;
   Op forward_;
+  std::map<int, int> completed_;  // what an op completes -> what it makes of it
   std::map<int, std::string> weights_;
   std::vector<bool> depends_;
   std::map<int, std::vector<int>> adjoints_;

@@ -28,7 +28,8 @@ namespace espalier {
 namespace {
 
 bool MakesWeightGradient(const Op& op) {
-  return op.kind == OpKind::kGroupedMatmul && op.attributes.Text("spec").ends_with("->enk");
+  return op.kind == OpKind::kRowBiasGrad ||
+         (op.kind == OpKind::kGroupedMatmul && op.attributes.Text("spec").ends_with("->enk"));
 }
 /// It makes values of tokens or weights of rows.
 bool LeavesRows(const Op& op) {

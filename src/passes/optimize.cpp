@@ -150,7 +150,7 @@ class Optimizer {
   void Update(int p, int gradient, int scale, int apply) {
     const Deck::Optimizer& o = deck_.optimizer;
     const ParameterGroup group = SettingsOf(deck_, NameOf(p));
-    const bool decays = group.decay || graph_.value(p).type.shape.size() > 1 || o.decay_norms;
+    const bool decays = group.decay || IsMatrix(graph_.value(p)) || o.decay_norms;
     const int m = AddMoment(graph_, deck_, p, "exp_avg"), v = AddMoment(graph_, deck_, p, "exp_avg_sq");
     Op op{OpKind::kAdamw,
           {StepScalar("lr"), StepScalar("step"), scale, apply, p, m, v, gradient},

@@ -32,6 +32,9 @@ JOIN = "fusion.join_matmuls=always"
 AT_ATTENTION, NOT_UNDER = "overlap.context=false", "overlap.experts=false"
 EXPERTS = ["experts.count=8", "experts.per_token=3", "experts.ffn_dim=23", "experts.shared_ffn_dim=17",
            "experts.balance_loss=0.01"]
+SINKS = "model.sinks=true"
+GPT_OSS = [*EXPERTS, SINKS, "experts.mlp_bias=true", "experts.router_bias=true", "experts.swiglu_limit=0.05",
+           "model.sliding_window=7", "model.full_attention_every=2"]
 GPT2 = "model.family=gpt2"
 BIASES = [f"model.{part}_bias=true" for part in ("qkv", "o", "mlp")]
 REPLICAS, CP = "parallel.dp_replicate=2", "parallel.cp=2"
@@ -126,6 +129,11 @@ GROUPS = [
     # Ranks that share experts: their messages under other matmuls, rows of a second pass, stages.
     (4, 1, [*EXPERTS, "parallel.ep=4", STEP], [[], [NOT_UNDER], [FULL], [SELECTIVE, NOT_UNDER], [pp(2)], [ZERO1],
                                                [pp(2), schedule("zbv"), NOT_UNDER]]),
+    (4, 1, [*GPT_OSS, "parallel.ep=4", STEP], [[], [NOT_UNDER], [FULL], [SELECTIVE], [pp(2)], [ZERO1],
+                                               [pp(2), schedule("zbv")]]),
+    (2, 2, [*GPT_OSS, "parallel.ep=2", "experts.buffer=0.5", EACH, JOIN], [[], [NOT_UNDER, ALONE], [FULL], [TWO_STRIPS],
+                                                                           [pp(2), TOGETHER], [LATE]]),
+    (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", SINKS], [[], [FULL], [SELECTIVE, ALONE], [AT_ATTENTION]]),
     (2, 2, [*EXPERTS, "parallel.ep=2", "experts.buffer=0.5", EACH], [[], [NOT_UNDER, ALONE], [FULL], [TWO_STRIPS],
                                                                      [pp(2), TOGETHER], [LATE]]),
     # The loss in chunks of rows, whose gradients are computed in forward.

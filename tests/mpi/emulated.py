@@ -291,6 +291,24 @@ def check_masks(checks, home):
                     f"{mask} in bf16: planned peak is what was used")
 
 
+def check_gpt_oss(checks, home):
+    """Sinks of attention, and experts with biases and limits, too few rows of which fit at once; in bf16 attention of
+    two ranks is in cuDNN's blocks."""
+    keys = [*WINDOWS, "model.full_attention_every=2", "model.sinks=true", *EXPERTS, "experts.buffer=0.5",
+            "experts.mlp_bias=true", "experts.router_bias=true", "experts.swiglu_limit=0.05"]
+    for kind, base, bound in (("fp32", [*BASE, *keys], RTOL), ("bf16", [*LONG, *keys], BF16_RTOL)):
+        cpu = train(home(f"gpt-oss-{kind}-cpu"), 1, [*base, CPU])
+        environment(ESPALIER_EMULATED_GPUS="2")
+        for way in HEADS:
+            layout = [*base, "parallel.cp=2", f"parallel.context={way}", "parallel.ep=2", CUDA]
+            run = train(home(f"gpt-oss-{kind}-{way}"), 2, [*layout, NCCL])
+            far = close(run, cpu)
+            checks.that(far <= bound, f"gpt-oss in {kind}, {way}: losses and norms of the processor to {far:.1e}")
+            checks.that(run.end["rank_peak_bytes"] == planned_peaks(home(""), 2, layout),
+                        f"gpt-oss in {kind}, {way}: planned peak is what was used")
+        environment(ESPALIER_EMULATED_GPUS=None)
+
+
 def events(run, event):
     with open(os.path.join(run, "metrics.jsonl")) as file:
         return [line for line in map(json.loads, file) if line.get("event") == event]
@@ -386,7 +404,7 @@ def main():
         # In this order each third takes about as long: the longest three are neighbours.
         all_checks = [check_one_rank, check_capture, check_hungry, check_checkpoints, check_layouts, check_attention,
                       check_masks, check_moments, check_fp8, check_watch, check_rounded, check_experts, check_guard,
-                      check_choice]
+                      check_choice, check_gpt_oss]
         named = [check for check in all_checks if check.__name__ in sys.argv[1:]]
         for check in named if sys.argv[1:] else share(all_checks, always=[check_one_rank]):
             check(checks, home)

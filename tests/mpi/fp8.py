@@ -19,6 +19,7 @@ RING, GATHER, ALL_TO_ALL = (f"parallel.context={c}" for c in ("ring", "all_gathe
 EACH, STEP = "parallel.reduce=microbatch", "parallel.reduce=step"
 TWO_STRIPS, THREE_STRIPS = "overlap.tensor_strips=2", "overlap.tensor_strips=3"
 EXPERTS = ["experts.count=8", "experts.per_token=3", "experts.ffn_dim=32", "experts.balance_loss=0.01"]
+BIASED = ["experts.mlp_bias=true", "experts.router_bias=true", "experts.swiglu_limit=0.05", "model.sinks=true"]
 EP2, EP4 = "parallel.ep=2", "parallel.ep=4"
 SMALL_POOL = "experts.buffer=0.5"  # several passes
 LOSS_RTOL, NORM_RTOL = 5e-3, 5e-2
@@ -60,6 +61,7 @@ SAME = [
                         ["pipeline.schedule=dualpipev", "overlap.interleave=true"]]),
     ((1, 1, 2, 1), [GATHER], [["overlap.context=false"], [FULL]]),
     ((1, 1, 1, 1), EXPERTS, [[SELECTIVE], [FULL], ["experts.buffer=4.0"]]),
+    ((1, 2, 1, 1), [*EXPERTS, *BIASED, EP2, SMALL_POOL, STEP], [[ZERO1], [ZERO3, SELECTIVE], [FULL]]),
     ((1, 2, 1, 1), [*EXPERTS, EP2, STEP], [[ZERO1], [ZERO3, SELECTIVE], ["overlap.tensor=false"]]),
     ((2, 1, 1, 1), EXPERTS, [["pipeline.schedule=zb-h1"], ["pipeline.schedule=dualpipev", "overlap.interleave=true"]]),
 ]

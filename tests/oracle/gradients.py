@@ -31,6 +31,11 @@ MODELS = {
     "glm4_moe": ({"head_dim": 8, "rope_dim": 4, "qk_norm": "head", "qkv_bias": True}, (False,),
                  {"count": 8, "per_token": 3, "ffn_dim": 11, "shared_ffn_dim": 22, "scores": "sigmoid", "scale": 2.5,
                   "groups": 4, "top_groups": 2, "bias": True, "first_layer": 1}),
+    "gpt_oss": ({"head_dim": 8, "qkv_bias": True, "o_bias": True, "sinks": True, "sliding_window": 4,
+                 "full_attention_every": 2, "rope_scaling": "yarn", "rope_factor": 4.0, "rope_original_seq_len": 60,
+                 "rope_beta_fast": 4.0, "rope_beta_slow": 0.5, "rope_truncate": False}, (False,),
+                {"count": 5, "per_token": 2, "ffn_dim": 13, "mlp_bias": True, "router_bias": True,
+                 "swiglu_limit": 0.3}),
     "olmoe": ({"qk_norm": "full"}, (False,), {"count": 7, "per_token": 3, "ffn_dim": 10, "normalize": False}),
 }
 BATCH = 2

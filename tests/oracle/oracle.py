@@ -51,6 +51,7 @@ def rope_parameters(m):
     if kind == "yarn":
         parameters["beta_fast"] = m.get("rope_beta_fast", 32.0)
         parameters["beta_slow"] = m.get("rope_beta_slow", 1.0)
+        parameters["truncate"] = m.get("rope_truncate", True)
         if m.get("rope_attention_factor", 0.0):
             parameters["attention_factor"] = m["rope_attention_factor"]
     return parameters
@@ -79,6 +80,8 @@ def build_sparse(m, e):
                      "bias": False}
     if e.get("scores") == "sigmoid":
         return build_glm(m, e, config)
+    if m.get("sinks", False):
+        return build_gpt_oss(m, e, config)
     if e.get("shared_gate", False):
         return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(
             **config, num_experts=e["count"], moe_intermediate_size=e["ffn_dim"], norm_topk_prob=normalize,
@@ -113,6 +116,16 @@ def build_glm(m, e, config):
         attention_bias=m.get("qkv_bias", False)))
 
 
+def build_gpt_oss(m, e, config):
+    """Sinks of attention, windows in some layers, experts with biases and limits of their gates."""
+    first, every = m.get("full_attention_layers", 0), m.get("full_attention_every", 0)
+    full = [l <= first or (every > 0 and l % every == 0) for l in range(1, m["layers"] + 1)]
+    return transformers.GptOssForCausalLM(transformers.GptOssConfig(
+        **config | {"intermediate_size": e["ffn_dim"]}, num_local_experts=e["count"], swiglu_limit=e["swiglu_limit"],
+        layer_types=["full_attention" if f else "sliding_attention" for f in full], sliding_window=m["sliding_window"],
+        attention_bias=m.get("qkv_bias", False)))
+
+
 def build_llama(m):
     """The architecture that has the deck's biases and norms."""
     common = rotary_config(m)
@@ -140,7 +153,7 @@ def compute_in_double(model):
         return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
 
     def route(self, x):
-        logits = torch.nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
+        logits = torch.nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight, getattr(self, "bias", None))
         weights, chosen = torch.topk(logits.softmax(-1), self.top_k, dim=-1)
         if getattr(self, "norm_topk_prob", True):  # Mixtral always
             weights = weights / weights.sum(-1, keepdim=True)
@@ -171,12 +184,18 @@ def compute_in_double(model):
 
 def by_our_names(model, part=lambda parameter: parameter):
     """The parameters of a model, or what `part` makes of each, by their names in Espalier. transformers packs gate_proj
-    and up_proj of all experts of a layer into one tensor; here they are two views of it. A shared expert with a gate is
-    a mixture of one."""
+    and up_proj of all experts of a layer into one tensor; here they are two views of it, of gpt-oss of every second
+    column. A shared expert with a gate is a mixture of one."""
     found = {}
     for name, parameter in model.named_parameters():
         tensor, (start, _, last) = part(parameter), name.rpartition(".")
-        if start.endswith(".experts") and last == "gate_up_proj":
+        if start.endswith(".experts") and model.config.model_type == "gpt_oss":
+            kind, tensor = ("bias", tensor) if last.endswith("_bias") else ("weight", tensor.transpose(1, 2))
+            ours = ("gate_proj", "up_proj") if last.startswith("gate_up") else ("down_proj",)
+            found |= {f"{start}.{word}.{kind}": tensor[:, i::len(ours)] for i, word in enumerate(ours)}
+        elif ".router." in name:
+            found[name.replace(".router.", ".gate.")] = tensor
+        elif start.endswith(".experts") and last == "gate_up_proj":
             found[f"{start}.gate_proj.weight"], found[f"{start}.up_proj.weight"] = tensor.chunk(2, dim=1)
         elif start.endswith(".experts"):
             found[f"{name}.weight"] = tensor
@@ -262,10 +281,15 @@ def settings_of(name, o):
     return {}
 
 
+def is_matrix(name, parameter):
+    """Not a vector, nor one of each expert."""
+    return parameter.dim() >= 2 and not name.endswith("bias")
+
+
 def trains_with_muon(name, parameter, o):
-    """With Muon, the matrices of the layers, those of experts and routers, too."""
+    """With Muon, the matrices of the layers, those of experts and routers, too; not the biases of experts."""
     in_layer = name.startswith(("model.layers.", "transformer.h."))
-    return o.get("name", "adamw") == "muon" and in_layer and parameter.dim() >= 2
+    return o.get("name", "adamw") == "muon" and in_layer and is_matrix(name, parameter)
 
 
 def parameter_groups(model, o):
@@ -276,7 +300,7 @@ def parameter_groups(model, o):
         if trains_with_muon(name, parameter, o):
             continue
         settings = settings_of(name, o)
-        decays = parameter.dim() >= 2 or o.get("decay_norms", False)
+        decays = is_matrix(name, parameter) or o.get("decay_norms", False)
         decay = float(settings.get("decay", o.get("weight_decay", 0.1) if decays else 0.0))
         groups.append({"params": [parameter], "weight_decay": decay, "factor": float(settings.get("lr", 1))})
     return groups

@@ -30,6 +30,7 @@ import safetensors.torch  # noqa: E402
 import tokenizers  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors  # noqa: E402
 
 import oracle  # noqa: E402
 from support.runs import Checks, Metrics, difference, launch, scratch  # noqa: E402
@@ -63,6 +64,9 @@ MODELS = {
                              "routed_scaling_factor": 2.5, "use_qk_norm": True, "attention_bias": True}, "bfloat16"),
     "olmoe": ("Olmoe", {"hidden_size": 40, "num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 22},
               "float32"),
+    "gpt_oss": ("GptOss", {"hidden_size": 64, "head_dim": 12, "num_hidden_layers": 3, "num_local_experts": 8,
+                           "num_experts_per_tok": 3, "intermediate_size": 32, "sliding_window": 9, "swiglu_limit": 0.3,
+                           "rope_parameters": YARN | {"truncate": False}}, "float32"),
     "gpt2": ("GPT2", {"vocab_size": 259, "n_embd": 44, "n_layer": 2, "n_head": 4, "n_positions": 36, "n_inner": 70,
                       "initializer_range": 0.05, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}, "float32"),
 }
@@ -79,8 +83,8 @@ def make(name, folder):
     config = getattr(transformers, kind + "Config")(**(own if kind == "GPT2" else COMMON | own))
     model = getattr(transformers, kind + ("LMHeadModel" if kind == "GPT2" else "ForCausalLM"))(config)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
+        for parameter_name, parameter in model.named_parameters():
+            if not oracle.is_matrix(parameter_name, parameter):
                 parameter.add_(0.1 * torch.randn_like(parameter))
         for buffer in oracle.router_biases(model).values():
             buffer.copy_(0.1 * torch.randn_like(buffer))
@@ -192,6 +196,41 @@ def check_packed(checks, name, home, model, folder):
                                                         f"{len(before)}")
 
 
+def check_mxfp4(checks, name, home, folder):
+    """Experts in blocks of four bits, as gpt-oss was released, become what transformers makes of them."""
+    packed, run, out = (os.path.join(home, f"{name}-mxfp4-{what}") for what in ("hf", "run", "out"))
+    changed(folder, packed, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
+    for file in os.listdir(packed):
+        if file.endswith(".safetensors") or file.endswith("index.json"):
+            os.remove(os.path.join(packed, file))
+    stored, wanted = {}, tensors(folder)
+    for weight in [n for n in wanted if ".experts." in n and not n.endswith("_bias")]:
+        experts, width, outs = wanted[weight].shape
+        blocks = torch.randint(0, 256, (experts, outs, width // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(119, 124, (experts, outs, width // 32), dtype=torch.uint8)
+        wanted[weight] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+        stored |= {f"{weight}_blocks": blocks, f"{weight}_scales": scales}
+    stored |= {n: t for n, t in wanted.items() if f"{n}_blocks" not in stored}
+    safetensors.torch.save_file(stored, os.path.join(packed, "model.safetensors"))
+    said = quietly(1, "import", packed, run, *RUN)
+    checks.that("MXFP4 was widened" in said, f"{name}: import says that it has widened MXFP4")
+    quietly(1, "export", run, out)
+    after = tensors(out)
+    checks.that(after.keys() == wanted.keys() and all(torch.equal(t, after[n]) for n, t in wanted.items()),
+                f"{name}: {len(stored)} tensors, some in MXFP4, are those of transformers")
+    new = os.path.join(home, f"{name}-mxfp4-from")
+    said = quietly(2, "run", os.path.join(run, "deck.toml"), "-d", new, f"run.init_from={packed}", "run.steps=2",
+                   "parallel.dp_shard=2", "parallel.ep=2")
+    quietly(2, "run", os.path.join(run, "deck.toml"), "-d", f"{new}-run", f"run.init_from={run}", "run.steps=2",
+            "parallel.dp_shard=2", "parallel.ep=2")
+    checks.that("MXFP4 was widened" in said and Metrics(new).curve("loss") == Metrics(f"{new}-run").curve("loss"),
+                f"{name}: run.init_from reads it, too")
+    stored["model.layers.0.mlp.experts.down_proj_scales"] = torch.zeros(8, 64, 2, dtype=torch.uint8)
+    safetensors.torch.save_file(stored, os.path.join(packed, "model.safetensors"))
+    said = quietly(1, "import", packed, os.path.join(home, "never"), *RUN, status=3)
+    checks.that("down_proj_scales: [8,64,2], but the model has [8,64,1]" in said, f"{name}: refused: other scales")
+
+
 def check_model(checks, name, home):
     folder, run, out = (os.path.join(home, f"{name}-{what}") for what in ("hf", "run", "out"))
     model = make(name, folder)
@@ -202,7 +241,9 @@ def check_model(checks, name, home):
     check_tensors(checks, name, folder, out)
     check_logits(checks, name, home, run, out)
     check_training(checks, name, home, folder, run)
-    if any(".experts." in n for n, _ in model.named_parameters()):
+    if name == "gpt_oss":
+        check_mxfp4(checks, name, home, folder)
+    elif any(".experts." in n for n, _ in model.named_parameters()):
         check_packed(checks, name, home, model, folder)
 
 

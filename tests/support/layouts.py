@@ -28,11 +28,18 @@ BIASES = [f"model.{part}_bias=true" for part in ("qkv", "o", "mlp")]
 WIDE_HEADS, NARROW_HEADS = ["model.head_dim=14"], ["model.head_dim=6"]  # other widths than dim / heads
 EACH_HEAD, ALL_HEADS = ["model.qk_norm=head"], ["model.qk_norm=full"]
 POST = ["model.norm_placement=post"]
+SINKS = ["model.sinks=true"]
 LLAMA31 = ["model.rope_scaling=llama3", "model.rope_factor=4.0", "model.rope_original_seq_len=64"]
 YARN = ["model.rope_scaling=yarn", "model.rope_factor=4.0", "model.rope_original_seq_len=64"]
 EXPERTS = ["experts.count=5", "experts.per_token=2", "experts.ffn_dim=23"]
 SOME_EXPERTS = [*EXPERTS, "experts.first_layer=1", "experts.shared_ffn_dim=17"]
 SHARED_OUT = ["experts.count=8", "experts.per_token=3", "experts.ffn_dim=23"]
+# Experts of gpt-oss: limits that some gates and ups exceed.
+BIASED_EXPERTS = ["experts.mlp_bias=true", "experts.router_bias=true", "experts.swiglu_limit=0.05"]
+GPT_OSS = ["model.sinks=true", "model.sliding_window=7", "model.full_attention_every=2", "model.qkv_bias=true",
+           "model.o_bias=true", "model.head_dim=6", "model.rope_scaling=yarn", "model.rope_factor=4.0",
+           "model.rope_original_seq_len=64", "model.rope_truncate=false", "experts.count=8", "experts.per_token=3",
+           "experts.ffn_dim=23", *BIASED_EXPERTS]
 SIGMOID = ["experts.scores=sigmoid", "experts.scale=2.5"]
 # DeepSeek-V3's router, and GLM-4.5's rotation of half of each head.
 GROUPED = ["experts.count=6", "experts.per_token=3", "experts.ffn_dim=23", "experts.groups=3", "experts.top_groups=2",
@@ -396,7 +403,38 @@ def plain_table():
     add(1, 2, 2, 1, 2, model=[*GROUPED, "experts.shared_ffn_dim=17", "experts.shared_gate=true"], keys=[FULL])
     add(1, 2, 2, 1, 1, model=[*SOME_EXPERTS, *DOCUMENTS, "experts.count=3", "experts.per_token=3"], keys=[ALWAYS])
     shared_experts(add, half)
+    sinks(add, half)
+    gpt_oss(add, half)
     return rows
+
+
+def gpt_oss(add, half):
+    """Experts with biases and limits, and all that gpt-oss has, where ranks share experts and where pools are too
+    small."""
+    for buffer in BUFFER[:3]:
+        add(1, 1, 2, 1, 1, model=[*SHARED_OUT, *BIASED_EXPERTS], keys=[EP2, buffer])
+    add(1, 1, 1, 1, 1, model=[*SHARED_OUT, *BIASED_EXPERTS], keys=[BUFFER[0], SELECTIVE], steps=20)
+    for context in (RING, ALL_GATHER, ALL_TO_ALL):
+        add(1, 1, 2, 2, 1, model=GPT_OSS, keys=[EP4, context])
+        half(2, 1, 1, 2, 2, model=[*GPT_OSS, *MANY_HEADS], keys=[EP4, context])
+    add(2, 1, 2, 1, 2, model=GPT_OSS, keys=[EP2, BUFFER[1]], steps=20)
+    add(1, 1, 4, 1, 2, model=[*GPT_OSS, *ONE_KV_HEAD, *ROUTER_LOSSES], keys=[EP4, ZERO3, FULL])
+    add(1, 2, 2, 1, 1, model=[*GPT_OSS, *MUON, *MOMENTS], keys=[EP2, ZERO2, EACH])
+    add(1, 1, 1, 1, 3, model=[*THREES, *EXPERTS, *BIASED_EXPERTS], keys=[ZERO1])
+    add(2, 1, 1, 1, 2, model=[*EIGHT_LAYERS, *GPT_OSS], keys=[EP2, *schedule("dualpipev", 2)])
+
+
+def sinks(add, half):
+    """Sinks of attention, with all that shards heads and tokens, and all that computes attention again."""
+    for context in (RING, ALL_GATHER, ALL_TO_ALL):
+        add(1, 1, 1, 2, 1, model=[*SINKS, *SOME_WINDOWS], keys=[context])
+        add(2, 1, 1, 2, 2, model=[*MANY_HEADS, *SINKS, *DOCUMENTS], keys=[context, FULL])
+        half(1, 1, 1, 2, 2, model=[*MANY_HEADS, *SINKS], keys=[context])
+    add(1, 1, 1, 1, 4, model=[*ONE_KV_HEAD, *SINKS, *DROPS], steps=20)
+    add(1, 1, 2, 1, 2, model=[*SINKS, "model.seq_len=23"], keys=[ZERO3, JOIN])
+    add(1, 1, 4, 1, 1, model=[*SINKS, "model.sliding_window=5", "model.full_attention_every=2"], keys=[ZERO2, EACH])
+    add(1, 1, 1, 3, 1, model=[*THREES, *SINKS, *DROPS], keys=[ALL_TO_ALL, SELECTIVE])
+    add(2, 1, 1, 1, 2, model=[*EIGHT_LAYERS, *SINKS, *MUON], keys=schedule("zbv", 2))
 
 
 def shared_experts(add, half):

@@ -206,6 +206,7 @@ class RandomDeck:
             set_some(0.3, "model.qk_norm", ["head", "full"])
             set_some(0.2, "model.rope_dim", [2])
             set_some(0.2, "model.norm_placement", ["post"])
+            set_some(0.2, "model.sinks", [True])
             if some(0.3) and "model.mlp_bias" not in self.training:
                 self._draw_experts(chooser, set_some)
             if some(0.4):
@@ -213,11 +214,14 @@ class RandomDeck:
                 self.training |= {"model.rope_scaling": scaling, "model.rope_factor": chooser.choice([1.5, 2.0, 4.0])}
                 if scaling != "linear":
                     self.training["model.rope_original_seq_len"] = self.seq_len // 2
+                if scaling == "yarn":
+                    set_some(0.5, "model.rope_truncate", [False])
         for place in ("attention", *(("embedding", "residual") if self.family == "gpt2" else ())):
             set_some(0.25, f"dropout.{place}", [0.1, 0.3])
         if some(0.4):
             self.training |= {"model.sliding_window": chooser.randint(1, self.seq_len),
                               "model.full_attention_layers": chooser.randint(0, self.layers - 1)}
+            set_some(0.3, "model.full_attention_every", [2, 3])
         if some(0.25):
             self.training |= {"optimizer.name": "muon", "optimizer.muon_lr": 0.004}
             set_some(0.3, "optimizer.muon_nesterov", [False])
@@ -236,6 +240,9 @@ class RandomDeck:
         suits_fp8 = "precision.matmul" in self.training and chooser.random() < 0.7
         self.training |= {"experts.count": count, "experts.per_token": chooser.randint(1, min(count, 4)),
                           "experts.ffn_dim": 16 * chooser.randint(1, 3) if suits_fp8 else chooser.randint(5, 40)}
+        set_some(0.2, "experts.mlp_bias", [True])
+        set_some(0.2, "experts.router_bias", [True])
+        set_some(0.2, "experts.swiglu_limit", [0.1, 7.0])
         set_some(0.3, "experts.shared_ffn_dim", range(5, 40))
         if "experts.shared_ffn_dim" in self.training:
             set_some(0.4, "experts.shared_gate", [True])

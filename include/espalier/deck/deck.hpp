@@ -47,8 +47,10 @@ struct Deck {
     NormPlacement norm_placement;
     QkNorm qk_norm;
     bool qkv_bias, o_bias, mlp_bias;
+    bool sinks;                 ///< a logit of each head in the denominator of attention
     int64_t sliding_window;     ///< 0: none
     int full_attention_layers;  ///< the first layers, without sliding_window
+    int full_attention_every;   ///< nor has each so many-th layer; 0: only the first ones
     int64_t rope_dim;           ///< rotated columns of each head
     bool rope_adjacent;         ///< pairs of rotated columns are neighbours
     double rope_theta;
@@ -57,6 +59,7 @@ struct Deck {
     int64_t rope_original_seq_len;
     double rope_low_freq_factor, rope_high_freq_factor, rope_beta_fast, rope_beta_slow;
     double rope_attention_factor;  ///< 0: by the formula of yarn
+    bool rope_truncate;            ///< the ramp of yarn begins and ends at whole indices
     bool tie_embeddings;
     double init_std;
     /// Mixture of experts: the feed-forward network of a layer is `count` small ones, `per_token` of which serve a
@@ -73,6 +76,8 @@ struct Deck {
       int64_t groups, top_groups;
       bool bias;  ///< a bias of each expert, for the choice alone, that loads train
       double bias_rate;
+      bool mlp_bias, router_bias;  ///< biases of the matmuls of experts, and of the router's logits
+      double swiglu_limit;         ///< of gate and up in the form of SwiGLU that gpt-oss has; 0: SwiGLU
       double balance_loss, z_loss;
       ExpertRouting routing;
       double

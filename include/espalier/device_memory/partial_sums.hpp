@@ -24,6 +24,11 @@ constexpr int64_t ColumnSumInPassBytes(int64_t sums, int64_t rows, int64_t colum
   return kRowsBeside * ColumnSumBytes(sums, rows, columns);
 }
 
+/// `attention_sink_grad` sums the products of o and dO for each column, then the columns of each head.
+constexpr int64_t SinkGradBytes(int64_t rows, int64_t columns) {
+  return ColumnSumBytes(1, rows, columns) + columns * 4;
+}
+
 /// Partial sums of squares, in fp64: few, since most tensors are small, and their sums follow one another.
 constexpr int64_t SumSquaresParts(int64_t n) { return PartsOfSize(n, 4096, 1024); }
 constexpr int64_t SumSquaresBytes(int64_t n) { return SumSquaresParts(n) * 8; }

@@ -28,6 +28,9 @@
   KERNEL("combine_grad", CombineGrad)                      \
   KERNEL("weighted_swiglu", WeightedSwiglu)                \
   KERNEL("weighted_swiglu_grad", WeightedSwigluGrad)       \
+  KERNEL("add_row_bias", AddRowBias)                       \
+  KERNEL("row_bias_grad", RowBiasGrad)                     \
+  KERNEL("row_weight_grad", RowWeightGrad)                 \
   KERNEL("rope", Rope)                                     \
   KERNEL("rope_table", RopeTable)                          \
   KERNEL("latent_keys", LatentKeys)                        \
@@ -35,6 +38,8 @@
   KERNEL("attention", Attention)                           \
   KERNEL("attention_grad", AttentionGrad)                  \
   KERNEL("attention_merge", AttentionMerge)                \
+  KERNEL("attention_sink", AttentionSink)                  \
+  KERNEL("attention_sink_grad", AttentionSinkGrad)         \
   KERNEL("cache_write", CacheWrite)                        \
   KERNEL("add", Add)                                       \
   KERNEL("swiglu", Swiglu)                                 \

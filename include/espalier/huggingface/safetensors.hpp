@@ -43,6 +43,8 @@ class SafetensorsFile {
   const SafeTensor* Find(std::string_view name) const;
   /// Elements [first, first + count) as fp32: F64 is rounded to nearest, the others are exact.
   void Read(const SafeTensor& tensor, int64_t first, int64_t count, float* out) const;
+  /// Bytes [first, first + count) of a tensor of any type.
+  void ReadBytes(const SafeTensor& tensor, int64_t first, int64_t count, void* out) const;
 
  private:
   void ReadHeader();

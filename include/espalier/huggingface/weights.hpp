@@ -22,8 +22,11 @@ class FolderOfWeights {
   /// model needs (buffers, the head of a model whose head is tied).
   /// `further_layers`: as many layers after those of the model are not needed either (ModelConfig).
   std::vector<std::string> RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted, int64_t further_layers = 0);
-  /// Elements [first, first + count) as fp32 of a weight that RequireFit has found.
+  /// Elements [first, first + count) as fp32 of a weight that RequireFit has found. Not for several threads at once:
+  /// of a matrix whose elements do not follow one another all are kept until another one is read.
   void Read(const std::string& name, int64_t first, int64_t count, float* out) const;
+  /// Some weights that RequireFit has found are in blocks of MXFP4.
+  bool HasMxfp4() const;
   /// Names of the element types of all weights, each once.
   std::vector<std::string> Dtypes() const;
 
@@ -32,10 +35,12 @@ class FolderOfWeights {
     const SafetensorsFile* file;
     const SafeTensor* tensor;
   };
-  /// Elements [first, first + count) of a tensor.
+  /// `count` elements of a tensor, from `first` on, at `places`.
   struct Piece {
     const Place* place;
     int64_t first, count;
+    MatrixPlaces places;
+    const Place* scales;  ///< of blocks of MXFP4; else nullptr
   };
   void Add(const std::string& name);
   void CheckIndex(const std::map<std::string, std::string>& index) const;
@@ -44,11 +49,18 @@ class FolderOfWeights {
   /// The parts of a weight, in the first way in which the files have any of them; none if there is no such way.
   std::vector<FilePart> WayOf(const SafetensorsWriter::Tensor& weight) const;
   void Locate(const SafetensorsWriter::Tensor& weight, std::vector<std::string>& messages);
+  /// Elements [first, first + count) of the tensor of a piece.
+  static void ReadTensor(const Piece& piece, int64_t first, int64_t count, float* out);
+  /// All elements of the tensor from the piece's first to its last.
+  const std::vector<float>& SpanOf(const Piece& piece) const;
 
   std::string dir_;
+  ExpertLayout layout_ = ExpertLayout::kUsual;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Place> places_;               ///< by name in the files
   std::map<std::string, std::vector<Piece>> pieces_;  ///< by name of the weight; they follow one another in it
+  mutable const Piece* spanned_ = nullptr;            ///< whose span is at hand
+  mutable std::vector<float> span_;
 };
 
 }  // namespace espalier

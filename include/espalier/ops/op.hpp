@@ -47,6 +47,8 @@ class GradientBuilder {
   /// Value ids of the forward op.
   virtual int Input(int i) const = 0;
   virtual int Output(int i) const = 0;
+  /// Output `i`, or what an op that completes it makes of it (OpDefinition::completes).
+  virtual int Completed(int i) const = 0;
   /// The forward op's attributes.
   virtual const Attributes& ForwardAttributes() const = 0;
   /// Value id of the adjoint of output `i`. For a loss it is kSeed: an adjoint of 1 that no tensor holds.
@@ -138,6 +140,8 @@ struct OpDefinition {
   bool accumulates = false;
   /// What it makes is differentiated: its first output has the adjoint kSeed.
   bool is_loss = false;
+  /// Output i is input i in its final form: the gradient of the op that made the inputs reads the outputs.
+  bool completes = false;
   /// A multi-tensor op. Its inputs are `shared` common ones, then `inputs` per tensor; its outputs are `outputs` per
   /// tensor, and a copy with attribute `copy`. `einsum` and `infer` describe one tensor with the shared inputs.
   /// inputs == 0: not a multi-tensor op.

@@ -14,8 +14,8 @@ void WeightedSwiglu(const WeightedSwigluArgs& a) {
     T* y = a.y.As<T>();
     ForRows(FilledRows(a.group), a.width, [=](int64_t r) {
       ForLanes(r * a.width, (r + 1) * a.width, [&](int64_t i, auto lanes) {
-        const Floats g = Load(gate + i, lanes);
-        Store(y + i, a.weights[r] * SwigluOf(g, Load(up + i, lanes), SigmoidOf(g)), lanes);
+        const Floats g = a.rule.Gate(Load(gate + i, lanes)), u = a.rule.Up(Load(up + i, lanes));
+        Store(y + i, a.weights[r] * SwigluOf(g, u, SigmoidOf(a.rule.alpha * g)), lanes);
       });
     });
   });
@@ -30,9 +30,9 @@ void WeightedSwigluGrad(const WeightedSwigluGradArgs& a) {
       ForSums(0, a.width, [&](int64_t part, int64_t c, auto lanes) {
         const int64_t i = r * a.width + c;
         const Floats g = Load(gate + i, lanes), u = Load(up + i, lanes), dy = Load(adjoint + i, lanes);
-        const Floats s = SigmoidOf(g);
-        sums.part[part] += KeepFirst(dy * SwigluOf(g, u, s), lanes);
-        const GateAndUp<Floats> gradient = SwigluGradOf(g, u, a.weights[r] * dy, s);
+        const Floats inner = a.rule.Gate(g), s = SigmoidOf(a.rule.alpha * inner);
+        sums.part[part] += KeepFirst(dy * SwigluOf(inner, a.rule.Up(u), s), lanes);
+        const GateAndUp<Floats> gradient = a.rule.Gradient(g, u, a.weights[r] * dy, s);
         Store(dgate + i, gradient.gate, lanes);
         Store(dup + i, gradient.up, lanes);
       });

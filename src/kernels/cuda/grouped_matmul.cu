@@ -25,6 +25,7 @@
 #include <algorithm>
 
 #include "espalier/device_memory/expert_rows.hpp"
+#include "kernels/cuda/runtime/expert_rows.cuh"
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/pack.cuh"
 #include "kernels/cuda/runtime/reduce.cuh"
@@ -52,19 +53,6 @@ template <typename T>
 constexpr int kDepth = std::is_same_v<T, float> ? 16 : 32;
 template <typename T>
 constexpr int kStages = std::is_same_v<T, float> ? 3 : 4;
-
-/// The first row of an expert with this number or a higher one.
-__device__ int32_t FirstRowOf(const GroupedRows& group, int64_t expert) {
-  int64_t begin = 0, end = group.rows;
-  while (begin < end) {
-    const int64_t middle = (begin + end) / 2;
-    if (group.expert_of_row[middle] < expert)
-      begin = middle + 1;
-    else
-      end = middle;
-  }
-  return static_cast<int32_t>(begin);
-}
 
 /// Spans of at most `most` rows of each expert, in order, then empty ones up to `count`. `whole`: one of each expert,
 /// with all its rows. One block; a thread has the first row of an expert, the next one the row at which it ends.

@@ -11,7 +11,8 @@ __global__ void RopeKernel(RopeArgs a) {
   const T* x = a.x.As<T>();
   T* y = a.y.As<T>();
   const float sign = a.sine_sign;
-  const int64_t half = a.rope_dim / 2, apart = a.adjacent ? 1 : half, width = a.width, pairs = a.rotated / a.head_dim * half;
+  const int64_t half = a.rope_dim / 2, apart = a.adjacent ? 1 : half, width = a.width,
+                pairs = a.rotated / a.head_dim * half;
   ForRows(a.rows, [&](int64_t r) {
     const float *cosines = a.table + r % a.length * 2 * half, *sines = cosines + half;
     for (int64_t pair = int64_t{threadIdx.x} * N; pair < pairs; pair += int64_t{blockDim.x} * N) {
@@ -47,12 +48,12 @@ __global__ void RopeTableKernel(RopeTableArgs a) {
 void Rope(const RopeArgs& a, const LaunchContext& context) {
   if (a.rows * a.width == 0) return;
   ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(!a.adjacent && a.first % kPack<T> == 0 && a.rope_dim / 2 % kPack<T> == 0 && a.head_dim % kPack<T> == 0 && a.width % kPack<T> == 0 &&
-                           AreAligned(a.x.data, a.table, a.y.data),
-                       [&](auto lanes) {
-                         Launch(RopeKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width / 2, lanes), 0,
-                                context.stream, a);
-                       });
+    ForLanes<kPack<T>>(
+        !a.adjacent && a.first % kPack<T> == 0 && a.rope_dim / 2 % kPack<T> == 0 && a.head_dim % kPack<T> == 0 &&
+            a.width % kPack<T> == 0 && AreAligned(a.x.data, a.table, a.y.data),
+        [&](auto lanes) {
+          Launch(RopeKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width / 2, lanes), 0, context.stream, a);
+        });
   });
 }
 

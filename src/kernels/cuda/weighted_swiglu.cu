@@ -17,13 +17,16 @@ __global__ void WeightedSwigluKernel(WeightedSwigluArgs a) {
     ForColumns<N>(a.width, [&](int64_t c, auto lanes) {
       const int64_t i = r * a.width + c;
       const auto g = Load(gate + i, lanes), u = Load(up + i, lanes);
-      Store(y + i, Each(lanes, [&](int k) { return weight * SwigluOf(g[k], u[k], SigmoidFor<T>(g[k])); }));
+      Store(y + i, Each(lanes, [&](int k) {
+              const float inner = a.rule.Gate(g[k]);
+              return weight * SwigluOf(inner, a.rule.Up(u[k]), SigmoidFor<T>(a.rule.alpha * inner));
+            }));
     });
   });
 }
 
 /// The adjoints of gate and up are those of swiglu for weight dy; the weight's is the sum over the row of
-/// silu(gate) up dy.
+/// swiglu dy.
 template <typename T, int N>
 __global__ void WeightedSwigluGradKernel(WeightedSwigluGradArgs a) {
   const T *gate = a.gate.As<T>(), *up = a.up.As<T>(), *adjoint = a.dy.As<T>();
@@ -35,10 +38,10 @@ __global__ void WeightedSwigluGradKernel(WeightedSwigluGradArgs a) {
     ForColumns<N>(a.width, [&](int64_t c, auto lanes) {
       const int64_t i = r * a.width + c;
       const auto g = Load(gate + i, lanes), u = Load(up + i, lanes), dy = Load(adjoint + i, lanes);
-      const auto s = Each(lanes, [&](int k) { return SigmoidFor<T>(g[k]); });
-      for (int k = 0; k < lanes.value; ++k) sum += SwigluOf(g[k], u[k], s[k]) * dy[k];
-      Store(dgate + i, Each(lanes, [&](int k) { return SwigluGradOf(g[k], u[k], weight * dy[k], s[k]).gate; }));
-      Store(dup + i, Each(lanes, [&](int k) { return SwigluGradOf(g[k], u[k], weight * dy[k], s[k]).up; }));
+      const auto s = Each(lanes, [&](int k) { return SigmoidFor<T>(a.rule.alpha * a.rule.Gate(g[k])); });
+      for (int k = 0; k < lanes.value; ++k) sum += SwigluOf(a.rule.Gate(g[k]), a.rule.Up(u[k]), s[k]) * dy[k];
+      Store(dgate + i, Each(lanes, [&](int k) { return a.rule.Gradient(g[k], u[k], weight * dy[k], s[k]).gate; }));
+      Store(dup + i, Each(lanes, [&](int k) { return a.rule.Gradient(g[k], u[k], weight * dy[k], s[k]).up; }));
     });
     sum = BlockSum(sum);
     if (threadIdx.x == 0) a.dweights[r] = sum;

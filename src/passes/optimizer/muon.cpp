@@ -175,10 +175,15 @@ class Writer {
 
 }  // namespace
 
+bool IsMatrix(const Value& parameter) {
+  const size_t dims = parameter.type.shape.size();
+  return parameter.layout.starts_with("expert") ? dims > 2 : dims > 1;
+}
+
 bool TrainsWithMuon(const Deck& deck, const Value& parameter) {
   const auto has = [&](std::string_view dim) { return parameter.layout.find(dim) != std::string::npos; };
   const bool in_layer = !has("vocab") && !has("position");
-  return deck.optimizer.name == OptimizerName::kMuon && parameter.type.shape.size() >= 2 && in_layer;
+  return deck.optimizer.name == OptimizerName::kMuon && IsMatrix(parameter) && in_layer;
 }
 
 void AppendMuon(Graph& graph, const Deck& deck, const std::vector<MuonMatrix>& matrices, const MuonScalars& scalars) {

@@ -8,6 +8,9 @@
 
 namespace espalier {
 
+/// A matrix, a table, or the matrices of experts; not a vector, nor one of each expert.
+bool IsMatrix(const Value& parameter);
+
 /// Whether Muon trains a parameter: with optimizer.name = "muon" the matrices of the layers, those of experts and
 /// routers, too. Embeddings, learned positions, head and vectors have AdamW.
 bool TrainsWithMuon(const Deck& deck, const Value& parameter);

@@ -92,6 +92,7 @@ std::vector<std::string> FromHuggingFace(const std::string& from, const LoadedDe
       wanted.push_back({ParameterName(tensor.StoredName()), tensor.StoredShape()});
   const std::vector<std::string> unused = weights.RequireFit(wanted, config.further_layers);
   FillFrom(weights, programs);
+  if (weights.HasMxfp4()) lines.push_back("MXFP4 was widened to fp32, which has all its values");
   lines.insert(lines.begin(), fmt::format("starts from the weights of {} ({})", from, config.architecture));
   if (!unused.empty()) lines.push_back(fmt::format("not needed, in its files: {}", fmt::join(unused, ", ")));
   if (!config.unused.empty())

@@ -73,7 +73,7 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
     std::vector<std::string> overrides = Layout("111");
     overrides.insert(overrides.end(), {"parallel.cp=2", std::string("parallel.context=") + context});
     for (const KernelKey& key : KeysOf(overrides, 2)) kinds.insert(key.kind);
-    overrides.insert(overrides.end(), {"model.sliding_window=5", "data.isolate_documents=true"});
+    overrides.insert(overrides.end(), {"model.sliding_window=5", "data.isolate_documents=true", "model.sinks=true"});
     for (const KernelKey& key : KeysOf(overrides, 2)) {
       if (key.kind == OpKind::kAttention) {
         EXPECT_NE(key.variant.find("i32->"), key.variant.npos) << key.variant;
@@ -98,7 +98,7 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
   for (const char* layout : {"111", "222"}) {
     std::vector<std::string> overrides = Layout(layout);
     overrides.insert(overrides.end(), {"optimizer.name=muon", "experts.count=8", "experts.per_token=2",
-                                       "experts.ffn_dim=23", "experts.buffer=1"});
+                                       "experts.ffn_dim=23", "experts.buffer=1", "experts.mlp_bias=true"});
     for (const KernelKey& key : KeysOf(overrides, RanksOf(layout)))
       if (key.variant.find("spec=esk") != key.variant.npos || key.variant.find("each=1") != key.variant.npos) {
         EXPECT_EQ(key.sizes.at(0), layout[0] == '1' ? 8 : 2) << Name(key.kind) << " " << key.variant;

@@ -79,6 +79,8 @@ TEST(Compare, B4TheWeightsBelongToTheseKeys) {
                                  "model.qkv_bias=true",
                                  "model.o_bias=true",
                                  "model.mlp_bias=true",
+                                 "model.sinks=true",
+                                 "model.full_attention_every=2",
                                  "model.rope_scaling=yarn",
                                  "model.rope_factor=2",
                                  "model.rope_original_seq_len=9",
@@ -88,13 +90,13 @@ TEST(Compare, B4TheWeightsBelongToTheseKeys) {
   EXPECT_THAT(KeysThat(&DeckDifference::fixed, saved, now),
               ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.head_dim",
                           "model.ffn_dim", "model.vocab", "model.norm_placement", "model.qk_norm", "model.qkv_bias",
-                          "model.o_bias", "model.mlp_bias", "model.tie_embeddings"));
-  EXPECT_THAT(
-      KeysThat(&DeckDifference::computes, saved, now),
-      ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.head_dim", "model.ffn_dim",
-                  "model.vocab", "model.seq_len", "model.norm_eps", "model.norm_placement", "model.qk_norm",
-                  "model.qkv_bias", "model.o_bias", "model.mlp_bias", "model.rope_dim", "model.rope_theta",
-                  "model.rope_scaling", "model.rope_factor", "model.rope_original_seq_len", "model.tie_embeddings"));
+                          "model.o_bias", "model.mlp_bias", "model.sinks", "model.tie_embeddings"));
+  EXPECT_THAT(KeysThat(&DeckDifference::computes, saved, now),
+              ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.head_dim",
+                          "model.ffn_dim", "model.vocab", "model.seq_len", "model.norm_eps", "model.norm_placement",
+                          "model.qk_norm", "model.qkv_bias", "model.o_bias", "model.mlp_bias", "model.sinks",
+                          "model.full_attention_every", "model.rope_dim", "model.rope_theta", "model.rope_scaling",
+                          "model.rope_factor", "model.rope_original_seq_len", "model.tie_embeddings"));
 }
 
 TEST(Compare, B4AFamilyWithLearnedPositionsKeepsItsLength) {

@@ -108,11 +108,13 @@ TEST(Errors, HeadsMayHaveAWidthOfTheirOwn) {
   EXPECT_THAT(Errors({"model.head_dim=14"}), IsEmpty());
   EXPECT_THAT(Errors({"model.head_dim=7"}), ElementsAre(HasSubstr("must be even, since RoPE rotates pairs (allowed")));
   EXPECT_THAT(Errors({"model.head_dim=0"}), ElementsAre(HasSubstr("out of range (allowed: 1 to 2147483647)")));
-  EXPECT_THAT(Errors({"model.head_dim=10", "model.qk_norm=full", "model.norm_placement=post", "model.kv_heads=6",
-                      "model.family=gpt2"}),
-              ElementsAre(testing::EndsWith(
-                  "does not have model.head_dim = 10 (allowed: dim / heads = 8), nor model.norm_placement = \"post\" "
-                  "(allowed: \"pre\"), nor model.qk_norm = \"full\" (allowed: \"none\"); leave it out")));
+  EXPECT_THAT(
+      Errors({"model.head_dim=10", "model.qk_norm=full", "model.norm_placement=post", "model.sinks=true",
+              "model.kv_heads=6", "model.family=gpt2"}),
+      ElementsAre(testing::EndsWith(
+          "does not have model.head_dim = 10 (allowed: dim / heads = 8), nor model.norm_placement = \"post\" "
+          "(allowed: \"pre\"), nor model.qk_norm = \"full\" (allowed: \"none\"), nor model.sinks = true (allowed: "
+          "false); leave it out")));
 }
 
 TEST(Errors, DropoutIsWhereTheFamilyHasIt) {
@@ -319,6 +321,17 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   for (const char* text : {"model.sliding_window=8000", "model.full_attention_layers=1"})
     EXPECT_THAT(Idle({text}), ElementsAre(HasSubstr("has no effect"))) << text;
   EXPECT_THAT(Idle({"model.sliding_window=3", "model.full_attention_layers=1"}), IsEmpty());
+  EXPECT_THAT(
+      Idle({"model.full_attention_every=2"}),
+      ElementsAre("command line: model.full_attention_every = 2 has no effect: model.sliding_window is 0, so all "
+                  "layers see all tokens"));
+  EXPECT_THAT(Idle({"model.sliding_window=3", "model.full_attention_every=2"}), IsEmpty());
+  EXPECT_THAT(Idle({"model.sliding_window=3", "model.full_attention_every=1"}),
+              ElementsAre("command line: model.sliding_window = 3 has no effect: model.full_attention_every = 1 lets "
+                          "all layers see all tokens"));
+  EXPECT_THAT(Idle({"experts.mlp_bias=true", "experts.router_bias=true", "experts.swiglu_limit=7"}), SizeIs(3));
+  EXPECT_THAT(Idle({"model.rope_truncate=false"}),
+              ElementsAre(HasSubstr("model.rope_scaling = \"none\" does not use it")));
   EXPECT_THAT(Idle({"model.sliding_window=3", "model.full_attention_layers=100"}),
               ElementsAre(HasSubstr("model.sliding_window = 3 has no effect: all model.layers = ")));
   EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cpu"}), SizeIs(2));

@@ -1,4 +1,5 @@
 // config.json of models with experts: what it says becomes keys of a deck and comes back, and the rest is refused.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -150,6 +151,43 @@ TEST_F(ConfigOfExperts, GlmHasDeepSeeksRouter) {
               ElementsAre("partial_rotary_factor = 1.5: cannot be expressed (allowed: above 0, at most 1)"));
 }
 
+TEST_F(ConfigOfExperts, GptOssHasSinksAndBiases) {
+  json config = Config("gpt_oss", {{"num_local_experts", 7}, {"quantization_config", {{"quant_method", "mxfp4"}}}});
+  config.erase("num_experts");
+  EXPECT_EQ(Read(config.dump()).architecture, "GptOssForCausalLM");
+  EXPECT_THAT(Keys(config),
+              IsSupersetOf({Pair("model.sinks", "true"), Pair("model.qkv_bias", "true"), Pair("model.o_bias", "true"),
+                            Pair("model.head_dim", "64"), Pair("model.sliding_window", "128"),
+                            Pair("model.full_attention_layers", "0"), Pair("model.full_attention_every", "2"),
+                            Pair("model.rope_theta", "150000.0"), Pair("model.rope_scaling", "\"yarn\""),
+                            Pair("model.rope_factor", "32.0"), Pair("model.rope_truncate", "false"),
+                            Pair("experts.mlp_bias", "true"), Pair("experts.router_bias", "true"),
+                            Pair("experts.swiglu_limit", "7.0"), Pair("experts.scores", "\"softmax\""),
+                            Pair("experts.normalize", "true"), Pair("experts.bias", "false")}));
+  const auto windows = [&](const std::string& layers) {
+    config["layer_types"] = json::array();
+    for (char layer : layers) config["layer_types"].push_back(layer == 'w' ? "sliding_attention" : "full_attention");
+    const auto keys = Keys(config);
+    return fmt::format("{} {} {}", keys.at("model.sliding_window"), keys.at("model.full_attention_layers"),
+                       keys.at("model.full_attention_every"));
+  };
+  EXPECT_EQ(windows("wwwww"), "128 0 0");
+  EXPECT_EQ(windows("fffff"), "0 0 0");
+  EXPECT_EQ(windows("ffwww"), "128 2 0");
+  EXPECT_EQ(windows("wwfww"), "128 0 3");
+  EXPECT_EQ(windows("fwwfw"), "128 1 4");
+  EXPECT_EQ(windows("wfwfw"), "128 0 2");
+  config["layer_types"] = {"full_attention", "sliding_attention", "full_attention", "full_attention",
+                           "sliding_attention"};
+  config["swiglu_alpha"] = 1.5;
+  config["quantization_config"] = {{"quant_method", "fp8"}};
+  EXPECT_THAT(Errors(config),
+              ElementsAre(HasSubstr("of the first layers and of each n-th one"),
+                          "swiglu_alpha = 1.5: cannot be expressed (allowed: 1.702)",
+                          "quantization_config = {\"quant_method\":\"fp8\"}: cannot be expressed (allowed: "
+                          "quant_method \"mxfp4\")"));
+}
+
 TEST_F(ConfigOfExperts, OlmoesNormsAreOfAllHeads) {
   const auto keys = Keys(Config("olmoe", {{"norm_topk_prob", false}, {"clip_qkv", nullptr}}));
   EXPECT_THAT(
@@ -212,7 +250,16 @@ TEST_F(ConfigOfExperts, AnExportSaysWhatTheDeckSays) {
         "experts.bias=true", "experts.shared_ffn_dim=20", "experts.scale=2.5", "experts.first_layer=2"}},
       {"Glm4MoeForCausalLM",
        {"experts.count=12", "experts.scores=sigmoid", "experts.bias=true", "experts.shared_ffn_dim=10",
-        "experts.groups=4", "experts.top_groups=2", "experts.normalize=false"}}};
+        "experts.groups=4", "experts.top_groups=2", "experts.normalize=false"}},
+      {"GptOssForCausalLM",
+       {"model.ffn_dim=10", "model.sinks=true", "experts.mlp_bias=true", "experts.router_bias=true",
+        "experts.swiglu_limit=7"}},
+      {"GptOssForCausalLM",
+       {"model.ffn_dim=10", "model.sinks=true", "experts.mlp_bias=true", "experts.router_bias=true",
+        "experts.swiglu_limit=2.5", "model.head_dim=6", "model.qkv_bias=true", "model.o_bias=true",
+        "model.sliding_window=5", "model.full_attention_layers=1", "model.full_attention_every=3",
+        "model.rope_scaling=yarn", "model.rope_factor=4", "model.rope_original_seq_len=40",
+        "model.rope_truncate=false"}}};
   for (const auto& [architecture, own] : models) {
     Strings overrides = experts;
     overrides.insert(overrides.end(), own.begin(), own.end());
@@ -244,7 +291,13 @@ TEST_F(ConfigOfExperts, ArchitecturesThatDoNotExistAreNamed) {
       HasSubstr(
           "experts.count = 7, experts.scores = \"sigmoid\": no architecture of Hugging Face has these "
           "together (allowed: those of llama, mistral, qwen2, qwen3, olmo2, mixtral, qwen2_moe, qwen3_moe, olmoe, "
-          "glm4_moe;"));
+          "glm4_moe, gpt_oss;"));
+  EXPECT_THAT(why("experts.mlp_bias=true"), HasSubstr("experts.mlp_bias = true: no arch"));
+  EXPECT_THAT(
+      why("model.sinks=true experts.router_bias=true experts.swiglu_limit=7"),
+      HasSubstr("model.sinks = true, experts.count = 7, experts.router_bias = true, experts.swiglu_limit = 7: "));
+  EXPECT_THAT(why("model.sliding_window=9 model.full_attention_every=2"),
+              HasSubstr("model.full_attention_every = 2, experts.count = 7: no arch"));
   EXPECT_THAT(why("experts.shared_ffn_dim=6"), HasSubstr("experts.shared_ffn_dim = 6: no arch"));
   EXPECT_THAT(why("experts.scale=2.5"), HasSubstr("experts.scale = 2.5: no arch"));
   EXPECT_THAT(why("experts.normalize=false"), HasSubstr("experts.normalize = false: no arch"));
@@ -254,6 +307,38 @@ TEST_F(ConfigOfExperts, ArchitecturesThatDoNotExistAreNamed) {
               HasSubstr("model.qk_norm = \"full\", model.head_dim = 8, experts.count = 7: no arch"));
   EXPECT_THAT(why("model.qkv_bias=true"), HasSubstr("model.qkv_bias = true, experts.count = 7: no arch"));
   EXPECT_THAT(why("model.norm_placement=post model.qk_norm=full"), HasSubstr("model.norm_placement = \"post\""));
+}
+
+/// That of gpt-oss-20b; "initial_context_length" and "experts_per_token" say again what other keys say.
+json GptOss() {
+  return {{"model_type", "gpt_oss"},
+          {"attention_bias", true},
+          {"experts_per_token", 4},
+          {"head_dim", 64},
+          {"hidden_act", "silu"},
+          {"hidden_size", 2880},
+          {"initial_context_length", 4096},
+          {"intermediate_size", 2880},
+          {"max_position_embeddings", 131072},
+          {"num_attention_heads", 64},
+          {"num_experts_per_tok", 4},
+          {"num_hidden_layers", 24},
+          {"num_key_value_heads", 8},
+          {"num_local_experts", 32},
+          {"quantization_config", {{"quant_method", "mxfp4"}}},
+          {"rms_norm_eps", 1e-5},
+          {"rope_scaling",
+           {{"beta_fast", 32.0},
+            {"beta_slow", 1.0},
+            {"factor", 32.0},
+            {"original_max_position_embeddings", 4096},
+            {"rope_type", "yarn"},
+            {"truncate", false}}},
+          {"rope_theta", 150000},
+          {"router_aux_loss_coef", 0.9},
+          {"sliding_window", 128},
+          {"swiglu_limit", 7.0},
+          {"vocab_size", 201088}};
 }
 
 // The decks of inputs say what the published config.json says, but for the length of sequences.
@@ -306,8 +391,14 @@ TEST_F(ConfigOfExperts, DecksAreThePublishedModels) {
                     {"topk_group", 1},
                     {"use_qk_norm", false},
                     {"vocab_size", 151552}};
-  const std::map<std::string, json> published = {
-      {"qwen/qwen1.5-moe-a2.7b", small}, {"qwen/qwen2-57b-a14b", large}, {"glm/glm-4.5-air", air}};
+  const json oss = GptOss();
+  json large_oss = oss;
+  large_oss.update({{"num_hidden_layers", 36}, {"num_local_experts", 128}});
+  const std::map<std::string, json> published = {{"gpt-oss/20b", oss},
+                                                 {"gpt-oss/120b", large_oss},
+                                                 {"qwen/qwen1.5-moe-a2.7b", small},
+                                                 {"qwen/qwen2-57b-a14b", large},
+                                                 {"glm/glm-4.5-air", air}};
   for (const auto& [name, config] : published) {
     const Deck deck = LoadDeck(InTree("inputs/" + name + ".toml")).deck;
     Strings overrides;

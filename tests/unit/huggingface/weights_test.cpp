@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -76,6 +78,49 @@ std::vector<Stored> Packed() {
   return stored;
 }
 
+/// The weights of gpt-oss: experts with biases.
+const std::vector<Tensor> kGptOss = {
+    {"model.layers.1.mlp.gate.weight", {kExperts, kDim}},
+    {"model.layers.1.mlp.gate.bias", {kExperts}},
+    {"model.layers.1.mlp.experts.gate_proj.weight", {kExperts, kFfn, kDim}},
+    {"model.layers.1.mlp.experts.gate_proj.bias", {kExperts, kFfn}},
+    {"model.layers.1.mlp.experts.up_proj.weight", {kExperts, kFfn, kDim}},
+    {"model.layers.1.mlp.experts.up_proj.bias", {kExperts, kFfn}},
+    {"model.layers.1.mlp.experts.down_proj.weight", {kExperts, kDim, kFfn}},
+    {"model.layers.1.mlp.experts.down_proj.bias", {kExperts, kDim}},
+};
+/// Its files, and which element of which weight an element is.
+struct OfGptOss {
+  Tensor tensor;
+  std::function<float(int64_t expert, int64_t row, int64_t column)> value;
+};
+const std::vector<OfGptOss> kOfGptOss = {
+    {{"model.layers.1.mlp.router.weight", {kExperts, kDim, 1}},
+     [](int64_t e, int64_t i, int64_t) { return Value(0, e * kDim + i); }},
+    {{"model.layers.1.mlp.router.bias", {kExperts, 1, 1}}, [](int64_t e, int64_t, int64_t) { return Value(1, e); }},
+    {{"model.layers.1.mlp.experts.gate_up_proj", {kExperts, kDim, 2 * kFfn}},
+     [](int64_t e, int64_t i, int64_t o) { return Value(o % 2 == 0 ? 2 : 4, (e * kFfn + o / 2) * kDim + i); }},
+    {{"model.layers.1.mlp.experts.gate_up_proj_bias", {kExperts, 2 * kFfn, 1}},
+     [](int64_t e, int64_t o, int64_t) { return Value(o % 2 == 0 ? 3 : 5, e * kFfn + o / 2); }},
+    {{"model.layers.1.mlp.experts.down_proj", {kExperts, kFfn, kDim}},
+     [](int64_t e, int64_t i, int64_t o) { return Value(6, (e * kDim + o) * kFfn + i); }},
+    {{"model.layers.1.mlp.experts.down_proj_bias", {kExperts, kDim, 1}},
+     [](int64_t e, int64_t o, int64_t) { return Value(7, e * kDim + o); }},
+};
+std::vector<Stored> FilesOfGptOss() {
+  std::vector<Stored> stored;
+  for (const OfGptOss& file : kOfGptOss) {
+    Stored one{file.tensor, {}};
+    for (int64_t i = 0; i < Volume(file.tensor.shape); ++i) {
+      const int64_t rows = file.tensor.shape[1], columns = file.tensor.shape[2];
+      one.values.push_back(file.value(i / (rows * columns), i / columns % rows, i % columns));
+    }
+    while (one.tensor.shape.back() == 1) one.tensor.shape.pop_back();  // those of vectors
+    stored.push_back(std::move(one));
+  }
+  return stored;
+}
+
 class WeightsOfExperts : public testing::Test {
  protected:
   /// Writes `files` files, to which the tensors go in turns.
@@ -138,11 +183,94 @@ TEST_F(WeightsOfExperts, AreReadFromEveryForm) {
     }
 }
 
+TEST_F(WeightsOfExperts, OfGptOssAreTransposedAndInterleaved) {
+  FolderOfWeights weights = Folder(FilesOfGptOss(), 3);
+  EXPECT_THAT(weights.RequireFit(kGptOss), ElementsAre());
+  EXPECT_FALSE(weights.HasMxfp4());
+  for (size_t w = 0; w < kGptOss.size(); ++w)
+    for (int64_t first = 0, all = Volume(kGptOss[w].shape); first < all; ++first) {
+      const int64_t count = std::min<int64_t>(all - first, 23);
+      std::vector<float> range(static_cast<size_t>(count));
+      weights.Read(kGptOss[w].name, first, count, range.data());
+      for (int64_t i = 0; i < count; ++i)
+        ASSERT_EQ(range[static_cast<size_t>(i)], Value(w, first + i)) << kGptOss[w].name << " " << first + i;
+    }
+  // What an export would write of them is in the files again.
+  std::map<std::string, std::vector<float>> files;
+  for (const ExportUnit& unit : ExportUnits(kGptOss, "GptOssForCausalLM")) {
+    ASSERT_EQ(unit.tensors.size(), 1u);
+    std::vector<float>& file = files[unit.tensors[0].name];
+    file.resize(static_cast<size_t>(Volume(unit.tensors[0].shape)), -1);
+    for (size_t w = 0; w < unit.weights.size(); ++w) {
+      if (unit.parts.empty())
+        for (size_t i = 0; i < file.size(); ++i) file[i] = Value(unit.weights[w], static_cast<int64_t>(i));
+      int64_t element = 0;
+      for (const FilePart& part : unit.parts.empty() ? std::vector<FilePart>() : unit.parts[w])
+        for (int64_t i = 0; i < part.count; ++i, ++element)
+          file[static_cast<size_t>(part.first + part.places.Of(i))] = Value(unit.weights[w], element);
+    }
+  }
+  EXPECT_EQ(files.size(), kOfGptOss.size());
+  for (const Stored& one : FilesOfGptOss()) EXPECT_EQ(files[one.tensor.name], one.values) << one.tensor.name;
+}
+
+// Two experts of 3 x 64 and 64 x 3: of the up projection blocks, of the down projection none, since 3 is no multiple of
+// 32.
+TEST_F(WeightsOfExperts, BlocksOfFourBitsAreWidened) {
+  constexpr int64_t kWidth = 64, kRows = 6, kBlocks = 2 * kRows * 2;
+  std::string blocks, scales;
+  for (int64_t i = 0; i < kBlocks * 16; ++i) blocks += static_cast<char>(i * 37 % 256);
+  for (int64_t i = 0; i < kBlocks; ++i) scales += static_cast<char>(i == 5 ? 255 : i == 6 ? 0 : 120 + i % 9);
+  const std::string bias(2 * kRows * 4, '\0');
+  const nlohmann::json header = {
+      {"model.layers.1.mlp.experts.gate_up_proj_blocks",
+       {{"dtype", "U8"}, {"shape", {2, kRows, 2, 16}}, {"data_offsets", {0, blocks.size()}}}},
+      {"model.layers.1.mlp.experts.gate_up_proj_scales",
+       {{"dtype", "U8"}, {"shape", {2, kRows, 2}}, {"data_offsets", {blocks.size(), blocks.size() + scales.size()}}}},
+      {"model.layers.1.mlp.experts.gate_up_proj_bias",
+       {{"dtype", "F32"},
+        {"shape", {2, kRows}},
+        {"data_offsets", {blocks.size() + scales.size(), blocks.size() + scales.size() + bias.size()}}}}};
+  const std::string text = header.dump(), dir = home_.path() + "/mxfp4";
+  const auto length = static_cast<uint64_t>(text.size());
+  fs::create_directory(dir);
+  {
+    std::ofstream file(dir + "/model.safetensors", std::ios::binary);
+    file.write(reinterpret_cast<const char*>(&length), sizeof length) << text << blocks << scales << bias;
+  }
+  const std::string at = "model.layers.1.mlp.experts.";
+  const std::vector<Tensor> wanted = {{at + "gate_proj.weight", {2, 3, kWidth}},
+                                      {at + "up_proj.weight", {2, 3, kWidth}},
+                                      {at + "gate_proj.bias", {2, 3}},
+                                      {at + "up_proj.bias", {2, 3}}};
+  FolderOfWeights weights(dir);
+  EXPECT_THAT(weights.RequireFit(wanted), ElementsAre());
+  EXPECT_TRUE(weights.HasMxfp4());
+  EXPECT_EQ(weights.Dtypes(), (Strings{"F32", "U8"}));
+  constexpr double kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (int64_t second : {0, 1}) {
+    std::vector<float> found(2 * 3 * kWidth);
+    weights.Read(wanted[static_cast<size_t>(second)].name, 0, std::ssize(found), found.data());
+    for (int64_t i = 0; i < std::ssize(found); ++i) {
+      const int64_t row = i / kWidth, of_file = row / 3 * kRows + 2 * (row % 3) + second, column = i % kWidth;
+      const int64_t block = of_file * 2 + column / 32;
+      const int byte = static_cast<uint8_t>(blocks[static_cast<size_t>(block * 16 + column % 32 / 2)]);
+      const int code = column % 2 == 0 ? byte % 16 : byte / 16;
+      const int scale = static_cast<uint8_t>(scales[static_cast<size_t>(block)]);
+      const double expected = std::ldexp(kValues[code % 8], scale - 127) * (code >= 8 ? -1 : 1);
+      if (scale == 255)
+        ASSERT_TRUE(std::isnan(found[static_cast<size_t>(i)]));
+      else
+        ASSERT_EQ(double(found[static_cast<size_t>(i)]), expected) << i;
+    }
+  }
+}
+
 TEST_F(WeightsOfExperts, AreSplitByAnExport) {
   const auto names = [](const char* architecture) {
     Strings found;
-    for (const Tensor& weight : kModel)
-      for (const Tensor& tensor : ExportedTensors(weight, architecture))
+    for (const ExportUnit& unit : ExportUnits(kModel, architecture))
+      for (const Tensor& tensor : unit.tensors)
         found.push_back(fmt::format("{} {}", tensor.name, ToString(tensor.shape)));
     return found;
   };

@@ -214,6 +214,81 @@ TEST_P(Kernels, AttentionMerge) {
   }
 }
 
+// Sinks that are small, and some that take nearly all of a softmax.
+TEST_P(Kernels, AttentionSinks) {
+  for (const Heads& h : kHeads) {
+    const Shape rows = {h.batch, h.queries, h.heads * h.head_dim}, sums = {h.batch, h.heads, h.queries};
+    const OwnedTensor sinks = Real({h.heads}, -9, 9);
+    const Attributes attributes{{{"head_dim", double(h.head_dim)}}, {}};
+    const Case c{"attention_sink",
+                 {Real(rows), random_.Real(kF32, sums, -9, 9), sinks},
+                 {Real(rows), OwnedTensor(kF32, sums)},
+                 attributes};
+    Check(c, SumBound(2, 9));
+    CheckInPlace(c, 0, 0);
+    CheckInPlace(c, 1, 1);
+    // lse is no less than the sink.
+    OwnedTensor lse = random_.Real(kF32, sums, 0, 4);
+    for (int64_t i = 0; i < lse.Count(); ++i)
+      lse.Set(i, lse[i] + sinks[i / std::max<int64_t>(1, h.queries) % std::max<int64_t>(1, h.heads)]);
+    for (bool accumulate : {false, true}) {
+      const Case grad{
+          "attention_sink_grad", {lse, sinks, Real(rows), Real(rows)}, {F32({h.heads})}, attributes, accumulate};
+      Check(grad, SumBound(h.batch * h.queries * h.head_dim + 1, 1));
+    }
+  }
+}
+
+// A key with the sink as its score and a value of 0 has the same result, and attention_grad the gradients.
+TEST(KernelsAttention, ASinkIsAKeyWithoutAValue) {
+  constexpr int64_t kLength = 7, kWidth = 4;
+  const double sink = 0.7;
+  Random random;
+  // The first key of the longer sequence is the sink: all queries give it one score, for its column of ones.
+  Case plain{"attention",
+             {random.Real(kF32, {1, kLength, kWidth}), random.Real(kF32, {1, kLength, kWidth}),
+              random.Real(kF32, {1, kLength, kWidth})},
+             {OwnedTensor(kF32, {1, kLength, kWidth}), OwnedTensor(kF32, {1, 1, kLength})},
+             {{{"head_dim", kWidth}, {"causal", 1}}, {}}};
+  Case longer = plain;
+  for (OwnedTensor& x : longer.inputs) x = OwnedTensor(kF32, {1, kLength + 1, kWidth});
+  longer.outputs = {OwnedTensor(kF32, {1, kLength + 1, kWidth}), OwnedTensor(kF32, {1, 1, kLength + 1})};
+  for (int64_t i = 0; i < kLength; ++i) {
+    plain.inputs[0].Set(i * kWidth, 1);
+    plain.inputs[1].Set(i * kWidth, 0);
+    for (size_t x = 0; x < 3; ++x)
+      for (int64_t c = 0; c < kWidth; ++c) longer.inputs[x].Set((i + 1) * kWidth + c, plain.inputs[x][i * kWidth + c]);
+  }
+  longer.inputs[1].Set(0, sink * std::sqrt(double(kWidth)));
+  OwnedTensor sinks(kF32, {1});
+  sinks.Set(0, sink);
+  const std::vector<OwnedTensor> without = plain.Reference(), whole = longer.Reference();
+  const Attributes heads{{{"head_dim", kWidth}}, {}};
+  const std::vector<OwnedTensor> with =
+      Case{"attention_sink", {without[0], without[1], sinks}, without, heads}.Tested();
+  OwnedTensor d_o = random.Real(kF32, {1, kLength, kWidth}), d_longer(kF32, {1, kLength + 1, kWidth});
+  for (int64_t i = 0; i < kLength * kWidth; ++i) {
+    EXPECT_NEAR(with[0][i], whole[0][kWidth + i], 1e-6);
+    d_longer.Set(kWidth + i, d_o[i]);
+  }
+  for (int64_t i = 0; i < kLength; ++i) EXPECT_NEAR(with[1][i], whole[1][1 + i], 1e-6);
+  const auto gradients = [&](const Case& c, const std::vector<OwnedTensor>& results, const OwnedTensor& adjoint) {
+    Case grad{"attention_grad", c.inputs, c.inputs, c.attributes};
+    grad.inputs.insert(grad.inputs.end(), {results[0], results[1], adjoint});
+    return grad.Tested();
+  };
+  const std::vector<OwnedTensor> of_plain = gradients(plain, with, d_o), of_longer = gradients(longer, whole, d_longer);
+  for (int64_t i = 0; i < kLength * kWidth; ++i) {
+    if (i % kWidth > 0) {  // the sink's key has no such column
+      EXPECT_NEAR(of_plain[0][i], of_longer[0][kWidth + i], 1e-6);
+    }
+    for (size_t x : {1, 2}) EXPECT_NEAR(of_plain[x][i], of_longer[x][kWidth + i], 1e-6);
+  }
+  // The score of the sink is its key's first column over sqrt(width), by queries of 1.
+  const OwnedTensor of_sink = Case{"attention_sink_grad", {with[1], sinks, with[0], d_o}, {sinks}, heads}.Tested()[0];
+  EXPECT_NEAR(of_sink[0], of_longer[1][0] * std::sqrt(double(kWidth)), 1e-6);
+}
+
 /// The relative rounding error of bf16: probabilities are rounded before the matmul with the values and, if a library
 /// computes attention block by block, each block's results are rounded before they are combined in fp32.
 constexpr double kBf16Rounding = 1.0 / 256;

@@ -184,16 +184,76 @@ TEST_P(Kernels, WeightedSwiglu) {
       const OwnedTensor of_rows = ExpertsOfRows(random_, {shape[1], shape[2], shape[0], 0, 0}, Routing::kAny, without);
       const OwnedTensor gate = Spoiled(Real(shape, -9, 9), of_rows), up = Spoiled(Real(shape), of_rows),
                         weights = F32(rows, -1, 2), dy = Spoiled(Real(shape), of_rows);
-      const Case c{"weighted_swiglu", {gate, up, weights, of_rows}, {Real(shape)}};
-      Check(c, SumBound(8, 18));
-      Check(Shifted(c), SumBound(8, 18));
-      const Case grad{"weighted_swiglu_grad", {gate, up, weights, dy, of_rows}, {Real(shape), Real(shape), F32(rows)}};
-      // silu of bf16 is inexact by 4e-7 of the gate.
-      Check(grad, SumBound(8 * shape[3], 9));
-      Check(Shifted(grad), SumBound(8 * shape[3], 9));
-      if (without == 0)
-        for (size_t input : {0, 3}) CheckInPlace(grad, 0, input);
+      // With limits within the values, and the form without.
+      for (const Attributes& form : {Attributes{}, Attributes{{{"limit", 0.75}}, {}}}) {
+        const Case c{"weighted_swiglu", {gate, up, weights, of_rows}, {Real(shape)}, form};
+        Check(c, SumBound(8, 18));
+        Check(Shifted(c), SumBound(8, 18));
+        const Case grad{
+            "weighted_swiglu_grad", {gate, up, weights, dy, of_rows}, {Real(shape), Real(shape), F32(rows)}, form};
+        // silu of bf16 is inexact by 4e-7 of the gate.
+        Check(grad, SumBound(8 * shape[3], 9));
+        Check(Shifted(grad), SumBound(8 * shape[3], 9));
+        if (without == 0)
+          for (size_t input : {0, 3}) CheckInPlace(grad, 0, input);
+      }
     }
+  }
+}
+
+// gpt-oss: (up + 1) gate sigmoid(1.702 gate), gate at most 7, up within 7; no gradient beyond, one at the limit itself.
+TEST(KernelsExperts, LimitsOfGateAndUp) {
+  const double gates[] = {-9, 0.5, 7, 9, 2}, ups[] = {3, -0.25, 7, -8, 8};
+  const Shape shape = {1, 1, 1, 5};
+  OwnedTensor gate(kF32, shape), up(kF32, shape), weight(kF32, {1, 1, 1}), dy(kF32, shape), expert(kI32, {1, 1, 1});
+  weight.Set(0, 0.5);
+  for (int64_t i = 0; i < 5; ++i) gate.Set(i, gates[i]), up.Set(i, ups[i]), dy.Set(i, 2);
+  const Attributes form{{{"limit", 7}}, {}};
+  const OwnedTensor y = Case{"weighted_swiglu", {gate, up, weight, expert}, {gate}, form}.Tested()[0];
+  const std::vector<OwnedTensor> gradients =
+      Case{"weighted_swiglu_grad", {gate, up, weight, dy, expert}, {gate, up, weight}, form}.Tested();
+  double dweight = 0;
+  for (int64_t i = 0; i < 5; ++i) {
+    const double g = std::min(gates[i], 7.0), u = std::clamp(ups[i], -7.0, 7.0), s = 1 / (1 + std::exp(-1.702 * g));
+    EXPECT_NEAR(y[i], 0.5 * (u + 1) * g * s, 1e-5);
+    dweight += 2 * (u + 1) * g * s;
+    EXPECT_NEAR(gradients[0][i], gates[i] > 7 ? 0 : (u + 1) * s * (1 + 1.702 * g * (1 - s)), 1e-5);
+    EXPECT_NEAR(gradients[1][i], std::abs(ups[i]) > 7 ? 0 : g * s, 1e-5);
+  }
+  EXPECT_NEAR(gradients[2][0], dweight, 1e-4);
+}
+
+// Experts with many rows, few and none; with weights of rows and without.
+TEST_P(Kernels, BiasesOfExperts) {
+  for (const Grouped& g : {Grouped{1, 1, 1, 1, 0},
+                           {2, 9, 5, 17, 0},
+                           {3, 3, 7, 64, 0},
+                           {1, 700, 3, 136, 0},
+                           {1, 67, 2, 1031, 0},
+                           {2, 1, 1100, 8, 0}}) {
+    const Shape lists = {g.experts, g.b, g.rows}, shape = {g.experts, g.b, g.rows, g.out}, biases = {g.experts, g.out};
+    const int64_t count = Volume(lists);
+    for (Routing routing : kRoutings)
+      for (int64_t without : {int64_t{0}, count / 3, count}) {
+        const OwnedTensor of_rows = ExpertsOfRows(random_, g, routing, without), x = Spoiled(Real(shape), of_rows),
+                          bias = Real(biases), weights = F32(lists, -1, 2);
+        for (bool weighted : {false, true}) {
+          Case c{"add_row_bias", {x, bias, of_rows}, {Real(shape)}}, grad{"row_bias_grad", {x, of_rows}, {F32(biases)}};
+          if (weighted) c.inputs.push_back(weights), grad.inputs.push_back(weights);
+          Check(c, SumBound(2, 3));
+          Check(Shifted(c), SumBound(2, 3));
+          if (without == 0) CheckInPlace(c, 0, 0);
+          for (bool accumulate : {false, true}) {
+            grad.accumulate = accumulate;
+            Check(grad, SumBound(count + 1, 2));
+            Check(Shifted(grad), SumBound(count + 1, 2));
+          }
+        }
+        const Case of_weights{"row_weight_grad", {x, bias, of_rows}, {F32(lists)}};
+        Check(of_weights, SumBound(g.out, 1));
+        Check(Shifted(of_weights), SumBound(g.out, 1));
+        if (HasFatalFailure()) return;
+      }
   }
 }
 
@@ -210,6 +270,10 @@ TEST_P(Kernels, RowsOfEmptyExtents) {
     Check({"dispatch_grad", {rows, lists, places}, {x, weights}}, SumBound(2, 1));
     Check({"weighted_swiglu", {rows, rows, lists, of_rows}, {rows}}, SumBound(8, 1));
     Check({"weighted_swiglu_grad", {rows, rows, lists, rows, of_rows}, {rows, rows, lists}}, SumBound(64, 1));
+    const OwnedTensor biases = Real({t.experts, t.width});
+    Check({"add_row_bias", {rows, biases, of_rows, lists}, {rows}}, SumBound(2, 3));
+    Check({"row_bias_grad", {rows, of_rows, lists}, {F32({t.experts, t.width})}}, SumBound(16, 1));
+    Check({"row_weight_grad", {rows, biases, of_rows}, {lists}}, SumBound(8, 1));
     for (const auto& [out, in] : {std::pair{t.width, int64_t{5}}, {5, t.width}})
       for (const Case& product : GroupedCases(random_, T(), {t.b, p.rows, t.experts, out, in}, of_rows))
         Check(product, SumBound(16, 1));

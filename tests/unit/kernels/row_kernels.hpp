@@ -225,6 +225,24 @@ inline std::vector<RowKernel> RowKernels() {
                      {OwnedTensor(m.type, o), OwnedTensor(kF32, lse)}};
        },
        sum_of(2, 4)},
+      {"attention_sink", Width::kHead,
+       [](M& m) {
+         const Shape lse = {m.lead[0], m.heads, m.lead[1]}, o = m.HeadRows(m.width);
+         return Case{"attention_sink",
+                     {m.Real(o), m.F32(lse), m.Real({m.heads})},
+                     {OwnedTensor(m.type, o), OwnedTensor(kF32, lse)},
+                     {{{"head_dim", m.width}}, {}}};
+       },
+       sum_of(2, 4)},
+      {"attention_sink_grad", Width::kHead,
+       [](M& m) {
+         const Shape lse = {m.lead[0], m.heads, m.lead[1]}, o = m.HeadRows(m.width);
+         return Case{"attention_sink_grad",
+                     {m.F32(lse), m.Real({m.heads}), m.Real(o), m.Real(o)},
+                     {OwnedTensor(kF32, {m.heads})},
+                     {{{"head_dim", m.width}}, {}}};
+       },
+       [](Dtype, int64_t width) { return SumBound(4 * width, 64); }},
       {"add", Width::kModel,
        [](M& m) {
          return Case{"add", {m.X(), m.X()}, {m.Y()}};

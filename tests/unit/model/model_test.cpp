@@ -72,7 +72,7 @@ std::vector<Variant> Variants() {
     variants.push_back({name + "_cpu", model, FindCpuKernel, tied});
   };
   for (const char* model :
-       {"llama", "gpt2", "llama31", "olmo2", "mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "olmoe"})
+       {"llama", "gpt2", "llama31", "olmo2", "mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "olmoe", "gpt_oss"})
     add(model, false);
   for (const char* model : {"llama", "gpt2", "qwen2", "qwen3"}) add(model, true);
   return variants;
@@ -225,6 +225,8 @@ TEST(Decks, HaveThePublishedNumberOfParameters) {
                                                                {"qwen/qwen1.5-moe-a2.7b", 14'315'784'192},
                                                                {"qwen/qwen2-57b-a14b", 57'408'658'944},
                                                                {"glm/glm-4.5-air", 106'852'251'264},
+                                                               {"gpt-oss/20b", 20'914'757'184},
+                                                               {"gpt-oss/120b", 116'829'156'672},
                                                                {"olmoe/1b-7b", 6'919'161'856}};
   for (const auto& [name, parameters] : counts) {
     const Deck deck = LoadDeck(InTree(fmt::format("inputs/{}.toml", name))).deck;
@@ -387,6 +389,23 @@ TEST(Split, BalancesKindsOfLayers) {
       });
       EXPECT_NEAR(LargestLoad(deck.model, SplitLayers(deck, chunks).LayersOfChunks()), least, 1e-9 * least);
     }
+}
+
+TEST(LayerKinds, SomeLayersSeeAllTokens) {
+  const auto windows = [](int full_layers, int full_every) {
+    const Deck deck = SmallDeck({"model.layers=7", "model.sliding_window=5",
+                                 fmt::format("model.full_attention_layers={}", full_layers),
+                                 fmt::format("model.full_attention_every={}", full_every)});
+    std::string text;
+    for (int layer = 1; layer <= 7; ++layer) text += KindOf(deck.model, layer).window ? 'w' : 'f';
+    for (const LayerKind& kind : KindsOf(deck.model))
+      EXPECT_EQ(KindOf(WithLayersOf(deck.model, kind, 3), 2), kind) << text;
+    return text;
+  };
+  EXPECT_EQ(windows(0, 0), "wwwwwww");
+  EXPECT_EQ(windows(0, 2), "wfwfwfw");
+  EXPECT_EQ(windows(2, 3), "fffwwfw");
+  EXPECT_EQ(windows(0, 6), "wwwwwfw");
 }
 
 TEST(Split, IsTheGreedyOneOfEqualLayers) {

@@ -128,6 +128,10 @@ inline std::vector<std::string> OwnKeys(const std::string& model) {
   if (model == "qwen2_moe") return {"qkv_bias=true"};
   if (model == "glm4_moe") return {"head_dim=8", "rope_dim=4", "qk_norm=head", "qkv_bias=true"};
   if (model == "olmoe") return {"qk_norm=full"};
+  if (model == "gpt_oss")
+    return {"head_dim=8",       "qkv_bias=true",          "o_bias=true",         "sinks=true",
+            "sliding_window=4", "full_attention_every=2", "rope_scaling=yarn",   "rope_factor=4",
+            "rope_beta_fast=4", "rope_beta_slow=0.5",     "rope_truncate=false", "rope_original_seq_len=60"};
   return {};
 }
 
@@ -141,6 +145,8 @@ inline std::vector<std::string> ExpertKeysOf(const std::string& model) {
     return {"count=8",   "per_token=3", "ffn_dim=11",   "shared_ffn_dim=22", "scores=sigmoid",
             "scale=2.5", "groups=4",    "top_groups=2", "bias=true",         "first_layer=1"};
   if (model == "olmoe") return {"count=7", "per_token=3", "ffn_dim=10", "normalize=false"};
+  if (model == "gpt_oss")
+    return {"count=5", "per_token=2", "ffn_dim=13", "mlp_bias=true", "router_bias=true", "swiglu_limit=0.3"};
   return {};
 }
 

@@ -337,6 +337,18 @@ inline const std::vector<Rule> kOtherRules = {
      "f32[3,5{tp},30] f32[3,6,5{tp}]"},
     {"attention_merge to=f32", "f32[3,5,30{tp}] f32[3,6{tp},5] f32[3,5,30{tp}] f32[3,6{tp},5]",
      "f32[3,5,30{tp}] f32[3,6{tp},5]"},
+    {"attention_sink head_dim=5", "bf16[3,5,30] f32[3,6,5] bf16[6]", "bf16[3,5,30] f32[3,6,5]"},
+    {"attention_sink head_dim=5", "bf16[3{dp_shard},5{cp},30{tp}] f32[3{dp_shard},6{tp},5{cp}] bf16[6{tp}]",
+     "bf16[3{dp_shard},5{cp},30{tp}] f32[3{dp_shard},6{tp},5{cp}]"},
+    {"attention_sink head_dim=5", "bf16[3,5,30{tp}] f32[3,6{tp},5] bf16[6]",
+     "error: inputs disagree on the axes of dim h"},
+    {"attention_sink head_dim=5", "bf16[3,5,30]+sum{tp} f32[3,6,5] bf16[6]", "error: partial inputs are not allowed"},
+    {"attention_sink_grad head_dim=5", "f32[3,6,5] bf16[6] bf16[3,5,30] bf16[3,5,30]", "f32[6]"},
+    {"attention_sink_grad head_dim=5",
+     "f32[3{dp_shard},6{tp},5{cp}] bf16[6{tp}] bf16[3{dp_shard},5{cp},30{tp}] bf16[3{dp_shard},5{cp},30{tp}]",
+     "f32[6{tp}]+sum{dp_shard,cp}"},
+    {"attention_sink_grad head_dim=5", "f32[3,6,5] bf16[6] bf16[3,5,30] bf16[3,5,30]+sum{tp}",
+     "error: partial inputs are not allowed"},
     {"attention_merge to=f64", "f32[3,5,30] f32[3,6,5] f32[3,5,30] f32[3,6,5]", "error: attention_merge to f64"},
 
     // Element by element: any dim, the same in all tensors. Only addition, casts in kv_replicate, and casts that

@@ -355,9 +355,10 @@ std::string DifferenceOf(const std::vector<std::vector<OwnedTensor>>& made, size
 /// each rank scales its own part.
 bool HasWhole(const Op& op) {
   using enum OpKind;
-  const bool of_rank = std::ranges::count(std::array{kTakeRows, kPutRows, kQuantize, kDispatch, kDispatchGrad, kCombine,
-                                                     kCombineGrad, kGroupedMatmul},
-                                          op.kind) > 0;
+  const bool of_rank =
+      std::ranges::count(std::array{kTakeRows, kPutRows, kQuantize, kDispatch, kDispatchGrad, kCombine, kCombineGrad,
+                                    kGroupedMatmul, kAddRowBias, kRowBiasGrad, kRowWeightGrad},
+                         op.kind) > 0;
   return FindReferenceKernel(Name(op.kind)) != nullptr && !op.attributes.numbers.contains("hop") && !of_rank &&
          !op.attributes.texts.contains("scales");
 }
@@ -434,6 +435,7 @@ class Recorder final : public GradientBuilder {
   int Inputs() const override { return inputs; }
   int Input(int i) const override { return i; }
   int Output(int i) const override { return kOutput + i; }
+  int Completed(int i) const override { return Output(i); }
   const Attributes& ForwardAttributes() const override { return attributes_; }
   int Adjoint(int output) const override { return seed_ ? kSeed : kAdjoint + output; }
   void Emit(OpKind kind, std::vector<int> inputs, Attributes attributes, std::vector<int> adjoint_of) override {
@@ -482,6 +484,13 @@ TEST(Ops, TheGradientOfAttentionKnowsTheDocumentsAndTheDropout) {
   dropped.inputs = 6;
   Define(OpKind::kAttention).gradient(dropped);
   EXPECT_EQ(dropped.text, "dx0, dx1, dx2 = attention_grad(x0, x1, x2, y0, y1, dy0, x3, x4, x5) rate=0.5 key=ab");
+}
+
+TEST(Ops, ABiasOfWeightedRowsHasAGradientInTheWeights) {
+  Recorder recorder(Attributes{}, false);
+  recorder.inputs = 4;
+  Define(OpKind::kAddRowBias).gradient(recorder);
+  EXPECT_EQ(recorder.text, "dx0 = dy0\ndx1 = row_bias_grad(dy0, x2, x3)\ndx3 = row_weight_grad(dy0, x1, x2)");
 }
 
 /// Whole types of an op's inputs and outputs, from a rule that shards nothing.

@@ -379,9 +379,9 @@ std::vector<DeckKey> Rows() {
      "characters and for one, dots included; lm_head.weight is the head, tied or not."},
 
     {"recompute", "mode", CHOICE(recompute.mode), "none", OneOf<RecomputeMode>(),
-     "Activation checkpointing: what is computed again in backward instead of kept. selective: norms, activation "
-     "functions and the "
-     "inputs of attention; full: everything in a layer except its input."},
+     "Activation checkpointing: what is computed again in backward instead of kept. attention: the inputs of attention "
+     "and what only they need, with mla from the latents on; selective: norms and activation functions too; full: "
+     "everything in a layer except its input."},
     {"recompute", "regather", CHOICE(recompute.regather), "auto", OneOf<Regather>(),
      "When zero = 3 gathers parameters: auto and always: for the forward and again for the backward of every layer and "
      "microbatch; never: once per step, which takes the memory of zero = 2."},

@@ -1,6 +1,6 @@
 // Activation checkpointing: backward computes activations again instead of keeping them (Chen et al. 2016; Korthikanti
-// et al. 2022, section 5). Recomputed are the F ops that the model marks as cheap (selective), or all ops of a
-// transformer layer except those whose results leave it, so that only the input of the layer is kept (full; the
+// et al. 2022, section 5). Recomputed are the F ops that the model marks as cheap (selective), or those of them that
+// attention reads, itself or through others of them (attention), or all ops of a transformer layer except those whose results leave it, so that only the input of the layer is kept (full; the
 // embedding is kept, of the head only its cheap norm is recomputed), and the reshards of recomputed values. A
 // recomputed op is cloned into role B, before the first backward op that reads one of its values. Ops that backward
 // does not read are not cloned. A reshard of a clone serves all of B and W (but not a deferred W). A clone runs the
@@ -20,11 +20,13 @@ class Recomputer {
  public:
   Recomputer(Graph& graph, const PassContext& context)
       : graph_(graph), old_(graph), recomputed_(ops_.size()), defers_w_(context.schedule.DefersW()) {
-    const bool whole_layers = context.deck.recompute.mode == RecomputeMode::kFull;
+    const RecomputeMode mode = context.deck.recompute.mode;
+    const bool whole_layers = mode == RecomputeMode::kFull;
     for (const Op& op : ops_) head_layer_ = std::max(head_layer_, op.layer);
     const std::vector<bool> leaves = LeavesLayer();
+    const std::vector<bool> cheap = mode == RecomputeMode::kAttention ? MakesInputsOfAttention() : AreCheap();
     for (size_t i = 0; i < ops_.size(); ++i)
-      recomputed_[i] = ops_[i].role == Role::kF && (ops_[i].cheap || ReshardsRecomputed(ops_[i]) ||
+      recomputed_[i] = ops_[i].role == Role::kF && (cheap[i] || ReshardsRecomputed(ops_[i]) ||
                                                     (whole_layers && InLayer(ops_[i]) && !leaves[i]));
   }
 
@@ -43,6 +45,25 @@ class Recomputer {
   bool ReshardsRecomputed(const Op& op) const {
     const int producer = op.kind == OpKind::kReshard ? ProducerOf(op.inputs[0]) : -1;
     return producer >= 0 && recomputed_[producer];
+  }
+
+  std::vector<bool> AreCheap() const {
+    std::vector<bool> cheap;
+    for (const Op& op : ops_) cheap.push_back(op.cheap);
+    return cheap;
+  }
+  /// By op: it is cheap, and attention reads what it makes, itself or through other such ops and reshards.
+  std::vector<bool> MakesInputsOfAttention() const {
+    std::vector<bool> makes(ops_.size()), read(graph_.values.size());
+    for (size_t i = ops_.size(); i-- > 0;) {
+      const Op& op = ops_[i];
+      if (op.role != Role::kF) continue;
+      const bool needed = std::ranges::any_of(op.outputs, [&](int v) { return read[v]; });
+      makes[i] = needed && op.cheap;
+      if (op.kind == OpKind::kAttention || makes[i] || (needed && op.kind == OpKind::kReshard))
+        for (int v : op.inputs) read[v] = true;
+    }
+    return makes;
   }
 
   /// By op: it makes a result, or a value that another layer reads in forward.

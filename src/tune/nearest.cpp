@@ -32,7 +32,7 @@ std::vector<Layout> Neighbours(const Layout& from, int layers) {
   for (int64_t micro = from.micro / 2; micro >= 1; micro /= 2)
     if (from.micro % micro == 0) add([&](Layout& l) { l.micro = micro; });
   add([](Layout& l) { l.interleave = false; });
-  if (from.recompute == RecomputeMode::kNone) add([](Layout& l) { l.recompute = RecomputeMode::kSelective; });
+  if (from.recompute < RecomputeMode::kSelective) add([](Layout& l) { l.recompute = RecomputeMode::kSelective; });
   add([](Layout& l) { l.recompute = RecomputeMode::kFull; });
   if (from.Shards() > 1) {
     add([](Layout& l) { l.zero = 3; });

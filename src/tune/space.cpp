@@ -84,7 +84,10 @@ std::vector<Layout> StateSettings(const SearchContext& c, const Layout& base) {
 
 std::vector<RecomputeMode> RecomputesOf(const SearchContext& c) {
   if (c.fixed.Has("recompute.mode")) return {c.deck.recompute.mode};
-  return {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull};
+  std::vector<RecomputeMode> modes = {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull};
+  // Heads of latents are much wider than the latents.
+  if (c.deck.model.attention == AttentionKind::kMla) modes.insert(modes.begin() + 1, RecomputeMode::kAttention);
+  return modes;
 }
 
 }  // namespace

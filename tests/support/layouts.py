@@ -42,8 +42,13 @@ GPT_OSS = ["model.sinks=true", "model.sliding_window=7", "model.full_attention_e
            "experts.ffn_dim=23", *BIASED_EXPERTS]
 SIGMOID = ["experts.scores=sigmoid", "experts.scale=2.5"]
 # DeepSeek-V3's router, and GLM-4.5's rotation of half of each head.
-GROUPED = ["experts.count=6", "experts.per_token=3", "experts.ffn_dim=23", "experts.groups=3", "experts.top_groups=2",
-           "experts.bias=true", "experts.bias_rate=0.01", "experts.scores=sigmoid", "model.rope_dim=4"]
+GROUPED_EXPERTS = ["experts.count=6", "experts.per_token=3", "experts.ffn_dim=23", "experts.groups=3",
+                   "experts.top_groups=2", "experts.bias=true", "experts.bias_rate=0.01", "experts.scores=sigmoid"]
+GROUPED = [*GROUPED_EXPERTS, "model.rope_dim=4"]
+# Multi-head latent attention with and without a latent of queries; half of a key is rotated, and values are narrower.
+MLA = ["model.attention=mla", "model.kv_heads=4", "model.head_dim=12", "model.rope_dim=6", "model.v_dim=10",
+       "model.q_rank=14", "model.kv_rank=9", "model.rope_adjacent=true"]
+MLA_OF_STREAM = [*MLA[:-3], "model.q_rank=0", *MLA[-2:]]
 ROUTER_LOSSES = ["experts.balance_loss=0.01", "experts.z_loss=0.001"]
 # Dropout of attention alone, and of all places of GPT-2.
 DROPS = ["dropout.attention=0.2"]
@@ -53,7 +58,7 @@ RAMP = ["batch.ramp_start=4", "batch.ramp_step=6", "batch.ramp_steps=2"]  # step
 ALL_GATHER, ALL_TO_ALL, RING = (f"parallel.context={c}" for c in ("all_gather", "all_to_all", "ring"))
 ZERO1, ZERO2, ZERO3 = (f"parallel.zero={z}" for z in (1, 2, 3))
 EACH = "parallel.reduce=microbatch"
-SELECTIVE, FULL = "recompute.mode=selective", "recompute.mode=full"
+SELECTIVE, FULL, ATTENTION_AGAIN = (f"recompute.mode={mode}" for mode in ("selective", "full", "attention"))
 ALWAYS, NEVER = "recompute.regather=always", "recompute.regather=never"
 JOIN = "fusion.join_matmuls=always"
 EP2, EP3, EP4, EP8 = (f"parallel.ep={n}" for n in (2, 3, 4, 8))
@@ -435,6 +440,21 @@ def sinks(add, half):
     add(1, 1, 4, 1, 1, model=[*SINKS, "model.sliding_window=5", "model.full_attention_every=2"], keys=[ZERO2, EACH])
     add(1, 1, 1, 3, 1, model=[*THREES, *SINKS, *DROPS], keys=[ALL_TO_ALL, SELECTIVE])
     add(2, 1, 1, 1, 2, model=[*EIGHT_LAYERS, *SINKS, *MUON], keys=schedule("zbv", 2))
+
+    # Latents: every way of attention over cp, sharded streams, stages, experts, recompute.
+    for context in (RING, ALL_GATHER, ALL_TO_ALL):
+        add(1, 1, 1, 2, 1, model=[*MLA, *SOME_WINDOWS], keys=[context])
+        half(1, 1, 1, 2, 2, model=[*MLA, *DOCUMENTS], keys=[context])
+        add(1, 1, 2, 2, 1, model=MLA_OF_STREAM, keys=[context, SELECTIVE, ZERO3])
+    add(1, 1, 1, 1, 4, model=[*MLA, *YARN, "model.score_factor=1.3"], steps=20)
+    add(1, 1, 1, 1, 4, model=[*MLA_OF_STREAM, *DROPS], keys=[NO_SP])
+    add(1, 1, 2, 1, 2, model=[*MLA, *SINKS, "model.seq_len=23"], keys=[ZERO3, JOIN])
+    add(2, 1, 2, 1, 2, model=[*MLA, *GROUPED_EXPERTS, "experts.shared_ffn_dim=17"], keys=[EP2, ZERO3, EACH], steps=20)
+    add(2, 2, 1, 1, 2, model=[*EIGHT_LAYERS, *MLA, *MUON], keys=schedule("zbv", 2))
+    add(2, 1, 1, 2, 2, model=[*EIGHT_LAYERS, *MLA], keys=[*schedule("interleaved", 2), FULL])
+    half(2, 1, 1, 2, 2, model=MLA, keys=[RING, ATTENTION_AGAIN])
+    add(1, 1, 2, 1, 2, model=[*MLA, *POST], keys=[ATTENTION_AGAIN, ZERO3])
+    add(1, 1, 2, 1, 2, keys=[ATTENTION_AGAIN, ZERO3])
 
 
 def shared_experts(add, half):

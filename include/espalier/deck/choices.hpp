@@ -30,7 +30,7 @@ enum class ContextMode : uint8_t { kRing, kAllGather, kAllToAll };
 enum class MatmulPrecision : uint8_t { kCompute, kFp8 };
 /// The extent of one fp8 scale: an operand of a matmul on a rank, or a row of it.
 enum class Fp8Scaling : uint8_t { kTensor, kRow };
-enum class RecomputeMode : uint8_t { kNone, kSelective, kFull };
+enum class RecomputeMode : uint8_t { kNone, kAttention, kSelective, kFull };
 enum class Regather : uint8_t { kAuto, kAlways, kNever };
 enum class JoinMatmuls : uint8_t { kNever, kHeads, kAlways };
 enum class OptimizerName : uint8_t { kAdamw, kMuon };
@@ -130,7 +130,7 @@ template <>
 inline constexpr auto kChoices<Dtype> = std::to_array<Choice<Dtype>>({{Dtype::kBf16, "bf16"}, {Dtype::kF32, "fp32"}});
 template <>
 inline constexpr auto kChoices<RecomputeMode> = std::to_array<Choice<RecomputeMode>>(
-    {{RecomputeMode::kNone, "none"}, {RecomputeMode::kSelective, "selective"}, {RecomputeMode::kFull, "full"}});
+    {{RecomputeMode::kNone, "none"}, {RecomputeMode::kAttention, "attention"}, {RecomputeMode::kSelective, "selective"}, {RecomputeMode::kFull, "full"}});
 template <>
 inline constexpr auto kChoices<Regather> = std::to_array<Choice<Regather>>({{Regather::kAuto, "auto"},
                                                                             {Regather::kAlways, "always"},

@@ -51,7 +51,7 @@ std::vector<Change> Changes(const Deck& deck) {
   if (deck.parallel.dp_shard > 1 && deck.parallel.zero >= 2 && deck.parallel.reduce == ReduceFrequency::kStep)
     changes.push_back(
         {"parallel.reduce = \"microbatch\"", [](Deck& d) { d.parallel.reduce = ReduceFrequency::kMicrobatch; }});
-  if (deck.recompute.mode == RecomputeMode::kNone)
+  if (deck.recompute.mode < RecomputeMode::kSelective)
     changes.push_back(
         {"recompute.mode = \"selective\"", [](Deck& d) { d.recompute.mode = RecomputeMode::kSelective; }});
   if (deck.recompute.mode != RecomputeMode::kFull)

@@ -229,6 +229,40 @@ bool HasBareHeads(OpKind kind, size_t tensor, const std::string& dims) {
   }
 }
 
+/// Features of a head in each tensor, inputs and then outputs, of ops in which they differ; none: they are equal.
+std::vector<int64_t> WidthsOfHeads(const Op& op, int64_t rope) {
+  const int64_t e = op.attributes.IntegerOr("head_dim", 1), d = op.attributes.IntegerOr("value_dim", e);
+  const int64_t nope = op.attributes.IntegerOr("nope_dim", 0), key = nope + rope, both = nope + d;
+  switch (op.kind) {
+    case OpKind::kAttention:
+      return {e, e, d, d, 1};
+    case OpKind::kAttentionGrad:
+      return {e, e, d, d, 1, d, e, e, d};
+    case OpKind::kLatentKeys:
+      return {both, 1, key, d};
+    case OpKind::kLatentKeysGrad:
+      return {key, d, both, 1};
+    default:
+      return {};
+  }
+}
+
+/// Heads have the largest of the widths in the key, and their own in each tensor. Further inputs have no heads.
+void SetWidthsOfHeads(const Einsum& einsum, const std::map<char, int64_t>& extents, RebuiltOp& rebuilt) {
+  const auto shared = extents.find('e');
+  const std::vector<int64_t> widths = WidthsOfHeads(rebuilt.op, shared == extents.end() ? 0 : shared->second);
+  if (widths.empty()) return;
+  const int64_t largest = std::max<int64_t>(1, std::ranges::max(widths));
+  const size_t results = widths.size() - std::min(widths.size(), einsum.outputs.size());
+  const auto set = [&](const std::string& dims, int64_t width, Shape& shape) {
+    for (size_t i = 0; i < dims.size(); ++i)
+      if (dims != "bhs" && (dims[i] == 'h' || dims[i] == 'H')) shape[i] = shape[i] / largest * width;
+  };
+  for (size_t i = 0; i < std::min(results, einsum.inputs.size()); ++i)
+    set(einsum.inputs[i], widths[i], rebuilt.inputs[i]);
+  for (size_t i = 0; i < einsum.outputs.size(); ++i) set(einsum.outputs[i], widths[results + i], rebuilt.outputs[i]);
+}
+
 Shape ShapeOf(const std::string& dims, const std::map<char, int64_t>& extents, int64_t head_dim) {
   Shape shape;
   for (char dim : dims) shape.push_back(dim == 'h' ? extents.at(dim) / head_dim : extents.at(dim));
@@ -247,6 +281,7 @@ void SetShapes(const KernelKey& key, const Einsum& einsum, RebuiltOp& rebuilt) {
   for (const std::string& dims : einsum.inputs) rebuilt.inputs.push_back(shape_of(rebuilt.inputs.size(), dims));
   for (const std::string& dims : einsum.outputs)
     rebuilt.outputs.push_back(shape_of(einsum.inputs.size() + rebuilt.outputs.size(), dims));
+  SetWidthsOfHeads(einsum, extents, rebuilt);
   // Zigzag order over the whole sequence: that of the keys, or of all ranks' keys in a ring.
   if (const auto cp = rebuilt.op.attributes.numbers.find("cp"); cp != rebuilt.op.attributes.numbers.end()) {
     const auto keys = static_cast<double>(rebuilt.inputs.at(1).at(1));

@@ -100,9 +100,9 @@ double VisibleKeys(const LocalOp& c) {
 /// Matmuls over the visible scores that contract or make features of keys, and of values. Documents are not known
 /// ahead: the sequence counts as one.
 double MatmulFlops(const LocalOp& c, int of_keys, int of_values) {
-  const auto e = double(c.op.attributes.Integer("head_dim"));
-  const double d = c.op.attributes.NumberOr("value_dim", e);
-  return 2 * double(Volume(c.inputs[0])) * (of_keys + of_values * d / e) * VisibleKeys(c);
+  const Attributes& a = c.op.attributes;
+  const double value_dim = a.NumberOr("value_dim", 0), ratio = value_dim > 0 ? value_dim / a.Number("head_dim") : 1;
+  return 2 * double(Volume(c.inputs[0])) * (of_keys + of_values * ratio) * VisibleKeys(c);
 }
 double ForwardFlops(const LocalOp& c) { return MatmulFlops(c, 1, 1); }
 

@@ -153,7 +153,9 @@ StepRecord StepLoop::AwaitStep() {
   in_flight_.pop_front();
   if (!NoStepInFlight()) run_.watch.InStep(in_flight_.back().step);
   ++step_;
-  last_step_ms_ = MillisecondsSince(std::max(oldest.began, last_end_));
+  // A host that issues the next step may see this one's end late, and then the next one's in time: a step lasts at
+  // least as long as on the device.
+  last_step_ms_ = std::max(MillisecondsSince(std::max(oldest.began, last_end_)), times.step_ms * run_.Dilation());
   stepped_ms_ += last_step_ms_;
   late_ms_ += times.late_ms * run_.Dilation();
   last_end_ = Clock::now();

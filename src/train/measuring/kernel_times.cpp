@@ -69,7 +69,10 @@ double KernelTimes::BestBytesPerUs(int64_t least_bytes) const {
   double best = 0;
   for (size_t call = 0; call < instructions_.size() && steps() > 0; ++call) {
     const Instruction& instruction = program_.instructions[instructions_[call].instruction];
-    if (Define(program_.graph->op(instruction.op).kind).kernel.work.flops != nullptr) continue;
+    const OpKind kind = program_.graph->op(instruction.op).kind;
+    // Tables are not read whole.
+    const bool looks_up = kind == OpKind::kEmbedding || kind == OpKind::kEmbeddingGrad;
+    if (looks_up || Define(kind).kernel.work.flops != nullptr) continue;
     int64_t bytes = 0;
     for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
       for (const Operand& operand : *operands) bytes += operand.bytes;

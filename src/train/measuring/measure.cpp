@@ -111,9 +111,10 @@ class Calibration {
     Say(fmt::format("machine     {}, {} rank{} per node{}", machine_.name, machine_.ranks_per_node,
                     machine_.ranks_per_node == 1 ? "" : "s", found ? "; rows are added to " + options_.file : ""));
     if (found) return;
-    Say(fmt::format("peak        {:.4g} TFLOP/s in bf16, {:.4g} in f32; memory {:.4g} GB/s; per rank, {}",
-                    cluster_.compute.bf16_tflops, cluster_.compute.fp32_tflops,
-                    cluster_.compute.memory_bytes_per_us / 1e3, world_.Size() > 1 ? "all at the same time" : "alone"));
+    const double memory = cluster_.compute.memory_bytes_per_us / 1e3;  // of a GPU: from its kernels, later
+    Say(fmt::format("peak        {:.4g} TFLOP/s in bf16, {:.4g} in f32{}; per rank, {}", cluster_.compute.bf16_tflops,
+                    cluster_.compute.fp32_tflops, memory > 0 ? fmt::format("; memory {:.4g} GB/s", memory) : "",
+                    world_.Size() > 1 ? "all at the same time" : "alone"));
   }
 
   void AddTransfers() {

@@ -35,6 +35,17 @@ TEST(KernelKeys, AreTheDimsThatAKernelSees) {
             (KernelKey{OpKind::kAttention, "f32,f32,f32->f32,f32 head_dim=4", {2, 8, 16, 8, 8}}));
 }
 
+TEST(KernelKeys, HeadsOfValuesKeepTheirWidth) {
+  const KernelKey forward{OpKind::kAttention, "bf16,bf16,bf16->bf16,f32 head_dim=12 value_dim=8", {2, 9, 48, 9, 24}};
+  const RebuiltOp attention = Rebuild(forward).value();
+  EXPECT_EQ(attention.inputs, (std::vector<Shape>{{2, 9, 48}, {2, 9, 24}, {2, 9, 16}}));
+  EXPECT_EQ(attention.outputs, (std::vector<Shape>{{2, 9, 32}, {2, 4, 9}}));
+  const KernelKey keys{OpKind::kLatentKeys, "bf16,bf16->bf16,bf16 nope_dim=6 value_dim=8", {18, 42, 2}};
+  const RebuiltOp latent = Rebuild(keys).value();
+  EXPECT_EQ(latent.inputs, (std::vector<Shape>{{1, 18, 42}, {1, 18, 2}}));
+  EXPECT_EQ(latent.outputs, (std::vector<Shape>{{1, 18, 24}, {1, 18, 24}}));
+}
+
 /// Keys of all kernels of all ranks of a deck.
 std::set<KernelKey> KeysOf(const std::vector<std::string>& overrides, int ranks) {
   std::set<KernelKey> keys;

@@ -32,6 +32,34 @@ TEST_P(Kernels, RopeOfAPartOfEachHead) {
   }
 }
 
+// The last columns of each head, and pairs that are neighbours; in order and in reverse.
+TEST_P(Kernels, RopeOfNeighboursFromAColumnOn) {
+  for (const auto& [e, first, rotated] : {std::tuple{6, 0, 6}, {14, 8, 6}, {24, 8, 16}, {192, 128, 64}, {9, 2, 4}})
+    for (int adjacent : {0, 1})
+      for (int inverse : {0, 1}) {
+        const OwnedTensor x = Real({2, 5, 3 * e}), table = F32({5, rotated});
+        Case c{"rope", {x, table}, {Empty(T(), x.shape())}, {{{"head_dim", e}, {"inverse", inverse}}, {}}};
+        c.attributes.numbers.insert({{"first", first}, {"adjacent", adjacent}});
+        Check(c, SumBound(2, 1));
+        CheckInPlace(c, 0, 0);
+        const OwnedTensor y = c.Tested()[0];
+        for (int64_t i = 0; i < x.Count(); ++i)
+          if (i % e < first || i % e >= first + rotated) ASSERT_EQ(y[i], x[i]) << i;
+      }
+}
+
+TEST_P(Kernels, LatentKeys) {
+  for (const auto& [heads, nope, rope, value] :
+       {std::tuple{1, 2, 2, 2}, {3, 7, 2, 5}, {4, 16, 8, 24}, {2, 128, 64, 128}, {0, 4, 2, 3}, {5, 33, 6, 1}}) {
+    const Attributes widths{{{"nope_dim", nope}, {"value_dim", value}}, {}};
+    const Shape kv = {2, 9, heads * (nope + value)}, shared = {2, 9, rope}, k = {2, 9, heads * (nope + rope)},
+                v = {2, 9, heads * value};
+    Check({"latent_keys", {Real(kv), Real(shared)}, {Real(k), Real(v)}, widths}, 0);
+    if (heads > 0)
+      Check({"latent_keys_grad", {Real(k), Real(v)}, {Real(kv), Real(shared)}, widths}, SumBound(heads, 2));
+  }
+}
+
 // Queries and keys in columns of one tensor are rotated as in separate tensors; the values in the other columns stay.
 TEST_P(Kernels, RopeOfJoinedHeads) {
   for (int64_t e : {2, 6, 64}) {

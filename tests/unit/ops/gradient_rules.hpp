@@ -33,6 +33,7 @@ inline const std::vector<GradientRule> kGradients = {
     {"matmul spec=bsn,bsk->nk", "dy0", "error: only the forward matmul has a gradient"},
     {"rope head_dim=10 inverse=0", "dy0", "dx0 = rope(dy0, x1) head_dim=10 inverse=1"},
     {"rope head_dim=10 inverse=1", "dy0", "dx0 = rope(dy0, x1) head_dim=10 inverse=0"},
+    {"latent_keys nope_dim=4 value_dim=3", "dy0", "dx0, dx1 = latent_keys_grad(dy0, dy1) nope_dim=4 value_dim=3"},
     {"attention head_dim=5 causal=1", "dy0",
      "dx0, dx1, dx2 = attention_grad(x0, x1, x2, y0, y1, dy0) causal=1 head_dim=5"},
     {"attention_sink head_dim=5", "dy0", "dx0 = dy0\ndx2 = attention_sink_grad(y1, x2, y0, dy0) head_dim=5"},

@@ -14,7 +14,7 @@ from support.sizes import Sizes
 STEPS = 4
 RTOL = 1e-5
 ROUNDED_RTOL = 1e-3
-SELECTIVE, FULL = "recompute.mode=selective", "recompute.mode=full"
+SELECTIVE, FULL, ATTENTION_AGAIN = (f"recompute.mode={mode}" for mode in ("selective", "full", "attention"))
 ALWAYS, NEVER = "recompute.regather=always", "recompute.regather=never"
 AT_USE, TWO_AHEAD = "overlap.prefetch=0", "overlap.prefetch=2"
 ALONE = "overlap.tensor=false"
@@ -33,6 +33,8 @@ AT_ATTENTION, NOT_UNDER = "overlap.context=false", "overlap.experts=false"
 EXPERTS = ["experts.count=8", "experts.per_token=3", "experts.ffn_dim=23", "experts.shared_ffn_dim=17",
            "experts.balance_loss=0.01"]
 SINKS = "model.sinks=true"
+MLA = ["model.attention=mla", "model.heads=4", "model.kv_heads=4", "model.head_dim=12", "model.rope_dim=6", "model.v_dim=10",
+       "model.q_rank=14", "model.kv_rank=9", "model.rope_adjacent=true"]
 GPT_OSS = [*EXPERTS, SINKS, "experts.mlp_bias=true", "experts.router_bias=true", "experts.swiglu_limit=0.05",
            "model.sliding_window=7", "model.full_attention_every=2"]
 GPT2 = "model.family=gpt2"
@@ -134,6 +136,10 @@ GROUPS = [
     (2, 2, [*GPT_OSS, "parallel.ep=2", "experts.buffer=0.5", EACH, JOIN], [[], [NOT_UNDER, ALONE], [FULL], [TWO_STRIPS],
                                                                            [pp(2), TOGETHER], [LATE]]),
     (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", SINKS], [[], [FULL], [SELECTIVE, ALONE], [AT_ATTENTION]]),
+    # Latents of queries, keys and values.
+    (2, 2, [*MLA, EACH], [[], [SELECTIVE, ALONE], [FULL], [ATTENTION_AGAIN], [ATTENTION_AGAIN, pp(2), ZERO3, ALWAYS],
+                          [TWO_STRIPS], [AT_USE, LATE], [pp(2), schedule("zbv")]]),
+    (1, 2, ["parallel.cp=2", *MLA, "precision.compute=bf16"], [[], [ATTENTION_AGAIN], [AT_ATTENTION, FULL]]),
     (2, 2, [*EXPERTS, "parallel.ep=2", "experts.buffer=0.5", EACH], [[], [NOT_UNDER, ALONE], [FULL], [TWO_STRIPS],
                                                                      [pp(2), TOGETHER], [LATE]]),
     # The loss in chunks of rows, whose gradients are computed in forward.

@@ -74,6 +74,9 @@ TEST(Compare, B4TheWeightsBelongToTheseKeys) {
                                  "model.norm_eps=1e-6",
                                  "model.rope_theta=1e4",
                                  "model.head_dim=20",
+                                 "model.v_dim=8",
+                                 "model.score_factor=1.5",
+                                 "model.rope_adjacent=true",
                                  "model.qk_norm=head",
                                  "model.norm_placement=post",
                                  "model.qkv_bias=true",
@@ -89,13 +92,15 @@ TEST(Compare, B4TheWeightsBelongToTheseKeys) {
                                  "optimizer.lr=2"});
   EXPECT_THAT(KeysThat(&DeckDifference::fixed, saved, now),
               ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.head_dim",
-                          "model.ffn_dim", "model.vocab", "model.norm_placement", "model.qk_norm", "model.qkv_bias",
-                          "model.o_bias", "model.mlp_bias", "model.sinks", "model.tie_embeddings"));
+                          "model.v_dim", "model.ffn_dim", "model.vocab", "model.norm_placement", "model.qk_norm",
+                          "model.qkv_bias", "model.o_bias", "model.mlp_bias", "model.sinks", "model.rope_dim",
+                          "model.rope_adjacent", "model.tie_embeddings"));
   EXPECT_THAT(KeysThat(&DeckDifference::computes, saved, now),
               ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.head_dim",
-                          "model.ffn_dim", "model.vocab", "model.seq_len", "model.norm_eps", "model.norm_placement",
+                          "model.v_dim", "model.score_factor", "model.ffn_dim", "model.vocab", "model.seq_len",
+                          "model.norm_eps", "model.norm_placement",
                           "model.qk_norm", "model.qkv_bias", "model.o_bias", "model.mlp_bias", "model.sinks",
-                          "model.full_attention_every", "model.rope_dim", "model.rope_theta", "model.rope_scaling",
+                          "model.full_attention_every", "model.rope_dim", "model.rope_adjacent", "model.rope_theta", "model.rope_scaling",
                           "model.rope_factor", "model.rope_original_seq_len", "model.tie_embeddings"));
 }
 

@@ -117,6 +117,25 @@ TEST(Errors, HeadsMayHaveAWidthOfTheirOwn) {
           "false); leave it out")));
 }
 
+TEST(Errors, LatentAttentionIsWhole) {
+  const Strings mla = {"model.attention=mla", "model.kv_heads=6", "model.head_dim=12",
+                       "model.rope_dim=4",    "model.kv_rank=9",  "model.v_dim=10"};
+  const auto with = [&](Strings more) {
+    more.insert(more.begin(), mla.begin(), mla.end());
+    return Errors(more);
+  };
+  EXPECT_THAT(with({}), IsEmpty());
+  EXPECT_THAT(with({"model.q_rank=7", "model.o_bias=true", "model.sinks=true"}), IsEmpty());
+  EXPECT_THAT(with({"model.kv_rank=0", "model.kv_heads=3", "model.qk_norm=head", "model.qkv_bias=true"}),
+              ElementsAre(HasSubstr("model.attention = \"mla\": needs model.kv_rank >= 1 (DeepSeek-V3: 512), and "
+                                    "model.kv_heads = model.heads = 6, not 3, and model.qk_norm = \"none\", not "
+                                    "\"head\": it normalises the latents, and model.qkv_bias = false")));
+  EXPECT_THAT(with({"model.rope_dim=12"}),
+              ElementsAre(HasSubstr("must be even and below model.head_dim = 12, of which each key has columns")));
+  EXPECT_THAT(with({"model.family=gpt2", "model.head_dim=8", "model.v_dim=8"}),
+              ElementsAre(HasSubstr("does not have model.attention = \"mla\" (allowed: \"heads\"); leave it out")));
+}
+
 TEST(Errors, DropoutIsWhereTheFamilyHasIt) {
   EXPECT_THAT(Errors({"dropout.attention=0.3"}), IsEmpty());
   EXPECT_THAT(Errors({"dropout.embedding=0.1", "dropout.residual=0.1", "dropout.attention=0.1", "model.family=gpt2",

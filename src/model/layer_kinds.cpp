@@ -5,6 +5,7 @@
 namespace espalier {
 
 LayerKind KindOf(const Deck::Model& m, int layer) {
+  layer = std::min(layer, m.layers);
   const int after = layer - 1 - m.experts.first_layer;  // layers since the first with experts
   return {.window = 0 < m.sliding_window && m.sliding_window < m.seq_len && layer > m.full_attention_layers,
           .experts = m.experts.count > 0 && after >= 0 && after % m.experts.every == 0};

@@ -218,8 +218,8 @@ std::vector<DeckKey> Rows() {
     {"model", "tie_embeddings", FIELD(model.tie_embeddings), false, Any(),
      "The output head shares the weights of the embedding."},
     {"model", "mtp_layers", FIELD(model.mtp_layers), 0, Between(0, 16),
-     "Further layers for multi-token prediction (DeepSeek-V3): layer k predicts the token k + 1 places ahead, in training "
-     "alone. They are like the last layer, and run with the head."},
+     "Further layers for multi-token prediction (DeepSeek-V3): layer k predicts the token k + 1 places ahead, in "
+     "training alone. They are like the last layer, and run with the head."},
     {"model", "init_std", FIELD(model.init_std), 0.02, Float(),
      "Standard deviation of the initial weights; o_proj and down_proj (gpt2: c_proj) get it divided by sqrt(2 "
      "layers)."},

@@ -432,15 +432,14 @@ TokenLossArgs ReadArguments(const KernelCall& call) {
 template <>
 CrossEntropyGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {LogitsOf(r), r.InF32(1), r.InF32(2), r.InI32(3), r.OutFloats(0), r.NumberOr("z_loss", 0),
-          WeightOf(r)};
+  return {LogitsOf(r), r.InF32(1), r.InF32(2), r.InI32(3), r.OutFloats(0), r.NumberOr("z_loss", 0), WeightOf(r)};
 }
 
 template <>
 CrossEntropyArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {LogitsOf(r), r.InI32(1), r.OutF32(0), r.OutF32(1), r.OutF32(2), r.OutFloats(3),
-          r.NumberOr("z_loss", 0), WeightOf(r)};
+  return {LogitsOf(r), r.InI32(1), r.OutF32(0), r.OutF32(1), r.OutF32(2), r.OutFloats(3), r.NumberOr("z_loss", 0),
+          WeightOf(r)};
 }
 
 }  // namespace espalier

@@ -61,8 +61,7 @@ class Optimizer {
     graph_.results = {clip[0], clip[1], clip[4]};
     if (deck_.loss.z_loss > 0) graph_.results.push_back(Mean("mean_z_loss", {graph_.Find("z_loss")}));
     for (int k = 1; k <= deck_.model.mtp_layers; ++k)
-      graph_.results.push_back(
-          Mean(MeanLossOfDepth(k), {graph_.Find(LossOfDepth(k))}, graph_.Find(CountOfDepth(k))));
+      graph_.results.push_back(Mean(MeanLossOfDepth(k), {graph_.Find(LossOfDepth(k))}, graph_.Find(CountOfDepth(k))));
     const Deck::Model::Experts& e = deck_.model.experts;
     for (const auto& [loss, factor] : {std::pair{kBalanceLoss, e.balance_loss}, {kRouterZLoss, e.z_loss}})
       if (e.count > 0 && factor > 0) graph_.results.push_back(Mean(fmt::format("mean_{}", loss), OfAllLayers(loss)));

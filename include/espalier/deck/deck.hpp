@@ -129,7 +129,7 @@ struct Deck {
   struct Loss {
     double z_loss;
     double mtp_weight;  ///< of the mean loss of model.mtp_layers
-    int64_t chunks;  ///< chunks of the rows of logits; 0: automatic
+    int64_t chunks;     ///< chunks of the rows of logits; 0: automatic
   } loss;
   struct Dropout {
     double embedding, residual, attention;

@@ -4,9 +4,19 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
 #include <string>
+#include <string_view>
 
 namespace espalier {
+
+/// The number of the layer, from 0, that a weight of a Llama belongs to; -1: none.
+inline int64_t LayerOfWeight(std::string_view name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  int64_t layer = -1;
+  if (name.starts_with(kLayers)) std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
+  return layer;
+}
 
 /// Inputs i32[b,s]: the tokens k places ahead, and the targets k + 1 places ahead (-1: none).
 inline std::string IdsOfDepth(int k) { return fmt::format("ids.{}", k); }

@@ -26,8 +26,8 @@ Batch MadeUpBatch(const BatchLayout& layout, int64_t vocab) {
     const std::vector<int32_t> ids = MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m)),
                                targets = MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1));
     const auto depths = static_cast<size_t>(layout.depths);
-    batch.microbatches.push_back({ids, targets, at_start, first, of_stream, at_start, std::vector(depths, ids),
-                                  std::vector(depths, targets)});
+    batch.microbatches.push_back(
+        {ids, targets, at_start, first, of_stream, at_start, std::vector(depths, ids), std::vector(depths, targets)});
   }
   return batch;
 }

@@ -17,6 +17,7 @@
 #include "espalier/data/batch_loader.hpp"
 #include "espalier/executor/cpu_executor.hpp"
 #include "espalier/model/flops.hpp"
+#include "espalier/model/further_tokens.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/program/compile.hpp"
@@ -117,14 +118,26 @@ class PyTorchTraining : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Models, PyTorchTraining,
                          ::testing::Values("llama_adamw", "gpt2_adamw", "llama_recipe", "gpt2_recipe", "llama_muon",
-                                           "gpt2_muon", "mixtral_muon"),
+                                           "gpt2_muon", "mixtral_muon", "llama_mtp"),
                          [](const auto& info) { return std::string(info.param); });
+
+void Fill(OneRank& run, int k, const Microbatch& microbatch) {
+  run.Fill("ids", k, microbatch.ids);
+  run.Fill("targets", k, microbatch.targets);
+  if (run.compilation().deck.data.isolate_documents) run.Fill("documents", k, microbatch.document_starts);
+  for (size_t d = 0; d < microbatch.further_ids.size(); ++d) {
+    run.Fill(IdsOfDepth(static_cast<int>(d) + 1), k, microbatch.further_ids[d]);
+    run.Fill(TargetsOfDepth(static_cast<int>(d) + 1), k, microbatch.further_targets[d]);
+  }
+}
 
 TEST_P(PyTorchTraining, EveryStep) {
   const Deck deck = LoadDeck(fmt::format("{}{}.toml", kOracle, GetParam())).deck;
   OneRank run(deck, FindCpuKernel);
-  const BatchLayout layout{4, 1, {0, 1}, AllPositions(deck.model.seq_len)};
-  const auto source = OpenTokenSource({DataFormat::kText, deck.data.paths, deck.model.seq_len, deck.model.vocab});
+  BatchLayout layout{4, 1, {0, 1}, AllPositions(deck.model.seq_len), deck.data.isolate_documents};
+  layout.depths = deck.model.mtp_layers;
+  const auto source = OpenTokenSource(
+      {DataFormat::kText, deck.data.paths, deck.model.seq_len, deck.model.vocab, deck.data.end_token});
   std::ifstream file(fmt::format("{}data/{}.txt", kOracle, GetParam()));
   int64_t steps = 0, norms = 0;
   for (std::string line; std::getline(file, line);) {
@@ -137,14 +150,14 @@ TEST_P(PyTorchTraining, EveryStep) {
       words >> step >> loss >> norm >> lr;
       Batch batch;
       LoadBatch(*source, {deck.run.seed, Order::kSequential}, layout, step - 1, batch);
-      for (int k = 0; k < 4; ++k) {
-        run.Fill("ids", k, batch.microbatches[static_cast<size_t>(k)].ids);
-        run.Fill("targets", k, batch.microbatches[static_cast<size_t>(k)].targets);
-      }
+      for (int k = 0; k < 4; ++k) Fill(run, k, batch.microbatches[static_cast<size_t>(k)]);
       EXPECT_NEAR(LearningRate(deck, step), lr, 1e-8 * lr);
       run.Step(step, LearningRate(deck, step));
       EXPECT_NEAR(run.executor().GetScalar("mean_loss"), loss, 1e-4 * loss) << step;
       EXPECT_NEAR(run.executor().GetScalar("norm"), norm, 1e-4 * norm) << step;
+      double further = 0;  // of the depths together
+      for (int k = 1; k <= deck.model.mtp_layers; ++k) further += run.executor().GetScalar(MeanLossOfDepth(k));
+      if (words >> loss) EXPECT_NEAR(further, loss * deck.model.mtp_layers, 1e-5 * further) << step;
       ++steps;
     } else if (word == "norm") {
       words >> name >> norm;

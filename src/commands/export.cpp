@@ -190,9 +190,28 @@ std::string IndexOf(const std::vector<Written>& files, int64_t element_bytes) {
   return index.dump(2) + "\n";
 }
 
+/// What a layer for further tokens shares with the model, which inference engines look for in that layer.
+struct Copy {
+  std::string name;
+  StateTensor of;
+};
+std::vector<Copy> CopiesOfShared(const Deck::Model& m, const Tensors& tensors) {
+  const auto find = [&](std::string_view name) {
+    return *std::ranges::find(tensors, StateName(name), &StateTensor::name);
+  };
+  constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+  std::vector<Copy> copies;
+  for (int layer = m.layers; layer < m.layers + m.mtp_layers; ++layer) {
+    const std::string at = fmt::format("model.layers.{}.", layer);
+    copies.push_back({at + "embed_tokens.weight", find(kEmbedding)});
+    copies.push_back({at + "shared_head.head.weight", find(m.tie_embeddings ? kEmbedding : "lm_head.weight")});
+  }
+  return copies;
+}
+
 /// Returns how many tensors it wrote.
-size_t WriteWeights(const std::string& dir, const Tensors& tensors, const std::string& architecture,
-                    int64_t shard_bytes, SafeDtype dtype, const NewFolder& folder) {
+size_t WriteWeights(const std::string& dir, const Tensors& tensors, const std::vector<Copy>& copies,
+                    const std::string& architecture, int64_t shard_bytes, SafeDtype dtype, const NewFolder& folder) {
   Written weights, written;
   for (const StateTensor& tensor : tensors) weights.push_back({ParameterName(tensor.name), tensor.type.shape});
   std::vector<Unit> units;
@@ -203,10 +222,12 @@ size_t WriteWeights(const std::string& dir, const Tensors& tensors, const std::s
     for (size_t weight : units.back().written.weights) units.back().tensors.push_back(tensors[weight]);
     largest = std::max(largest, Elements(units.back()));
   }
+  for (const Copy& copy : copies) written.push_back({copy.name, copy.of.type.shape});
   const std::vector<Written> files = Groups(written, shard_bytes / SizeOf(dtype));
   Files out(folder, files, dtype);
   Source source(dir);
   for (const std::vector<Unit>& group : Groups(units, largest)) source.Append(group, out);
+  for (const Copy& copy : copies) source.Append({Unit{{copy.of}, {}}}, out);
   if (files.size() > 1) folder.Write("model.safetensors.index.json", IndexOf(files, SizeOf(dtype)));
   return written.size();
 }
@@ -221,7 +242,8 @@ int ExportCommand(const ExportOptions& options) {
   const Tensors tensors = ParameterTensors(deck);
   RequireFit(dir, tensors, Coverage::kSome);
   NewFolder folder(options.folder);
-  const size_t count = WriteWeights(dir, tensors, architecture, options.shard_bytes, dtype, folder);
+  const size_t count =
+      WriteWeights(dir, tensors, CopiesOfShared(deck.model, tensors), architecture, options.shard_bytes, dtype, folder);
   folder.Write("config.json", config);
   folder.Write("generation_config.json", GenerationConfigJson(deck.data.end_token));
   const std::shared_ptr<const Tokenizer> tokenizer = ReadTokenizer(dir);
@@ -231,6 +253,9 @@ int ExportCommand(const ExportOptions& options) {
   }
   folder.Commit();
   fmt::print("{}: {} with {} tensors in {}, from {}\n", options.folder, architecture, count, options.dtype, dir);
+  if (deck.model.mtp_layers > 0)
+    fmt::print("further tokens: {} layers after the model's, which transformers does not read\n",
+               deck.model.mtp_layers);
   fmt::print("checksums agree; {}\n", kNotProved);
   fmt::print("tokenizer: {}\n", tokenizer ? tokenizer->file_name() : "none, since the checkpoint has none");
   if (tokenizer && !tokenizer->companions().empty())

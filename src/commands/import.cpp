@@ -132,6 +132,13 @@ std::string DeckText(const std::vector<Line>& lines, const std::string& head) {
   return text;
 }
 
+/// Takes the layers for further tokens that the files have. Returns their number.
+int64_t AddFurtherLayers(ModelConfig& config, const FolderOfWeights& weights) {
+  const int64_t further = weights.FurtherLayers(std::stoll(ValueOf(config, "model.layers")), config.further_layers);
+  if (further > 0) config.keys.emplace_back("model.mtp_layers", std::to_string(further));
+  return further;
+}
+
 /// The lines with the values of the overrides, and the other overrides.
 std::vector<Line> WithOverrides(std::vector<Line> lines, const std::vector<std::string>& overrides, const Deck& deck) {
   for (const std::string& override : overrides) {
@@ -258,9 +265,13 @@ std::vector<SafetensorsWriter::Tensor> InFolder(Deck deck, bool upcycled) {
   return wanted;
 }
 
-void PrintConversions(const FolderOfWeights& weights) {
-  if (std::ranges::count(weights.Dtypes(), "F64") > 0) fmt::print("F64 was rounded to fp32\n");
-  if (weights.HasMxfp4()) fmt::print("MXFP4 was widened to fp32, which has all its values\n");
+/// Layers that predict further tokens, and copies in them that are not what the model shares.
+void PrintFurtherTokens(const Deck& deck, const ModelConfig& config, const FolderOfWeights& weights) {
+  if (config.further_layers > 0)
+    fmt::print("further tokens: model.mtp_layers = {}; the files have {} of {} layers\n", deck.model.mtp_layers,
+               config.further_layers, weights.FurtherLayers(deck.model.layers, config.further_layers));
+  if (deck.model.mtp_layers == 0) return;
+  for (const std::string& name : weights.DifferingCopies()) spdlog::warn("{}", OtherCopy(name));
 }
 
 void PrintExperts(const Deck& deck) {
@@ -268,11 +279,23 @@ void PrintExperts(const Deck& deck) {
              deck.model.experts.count, deck.model.experts.per_token, deck.run.seed);
 }
 
+/// What was converted, and what of the folder the run does not have.
+void PrintConversions(const FolderOfWeights& weights, const ModelConfig& config,
+                      const std::vector<std::string>& unused) {
+  if (std::ranges::count(weights.Dtypes(), "F64") > 0) fmt::print("F64 was rounded to fp32\n");
+  if (weights.HasMxfp4()) fmt::print("MXFP4 was widened to fp32, which has all its values\n");
+  if (!config.unused.empty())
+    fmt::print("without a meaning here, in config.json: {}\n", fmt::join(config.unused, ", "));
+  if (!unused.empty()) fmt::print("not needed, in the files: {}\n", fmt::join(unused, ", "));
+}
+
 }  // namespace
 
 int ImportCommand(const ImportOptions& options) {
   RefuseUsed(options.run_dir);
   ModelConfig config = ReadModelConfig(options.folder, options.without_dropout ? Dropout::kLeaveOut : Dropout::kTake);
+  FolderOfWeights weights(options.folder);
+  const int64_t further = AddFurtherLayers(config, weights);
   const bool upcycled = options.experts.has_value();
   if (upcycled) AddExperts(config, options);
   const std::string head =
@@ -286,9 +309,8 @@ int ImportCommand(const ImportOptions& options) {
   if (fs::absolute(deck.run.dir).lexically_normal() != fs::absolute(options.run_dir).lexically_normal())
     throw UserError(ExitStatus::kDeck, fmt::format("command line: run.dir = {}: here it is RUN_DIR, {} (leave it out)",
                                                    deck.run.dir, options.run_dir));
-  FolderOfWeights weights(options.folder);
   const std::vector<StateTensor> tensors = ParameterTensors(deck);
-  const std::vector<std::string> unused = weights.RequireFit(InFolder(deck, upcycled), config.further_layers);
+  const std::vector<std::string> unused = weights.RequireFit(InFolder(deck, upcycled), further - deck.model.mtp_layers);
 
   NotFiniteWeights not_finite;
   const WeightReader reader(weights, deck, upcycled);
@@ -309,14 +331,12 @@ int ImportCommand(const ImportOptions& options) {
   fmt::print("{}: {} tensors ({}) of {} are step 0 of this run\n", saved.dir, tensors.size(),
              fmt::join(weights.Dtypes(), ", "), config.architecture);
   if (upcycled) PrintExperts(deck);
+  PrintFurtherTokens(deck, config, weights);
   std::fflush(stdout);
   Warn(not_finite);
   PrintTokenizer(found, options.folder);
   PrintDropout(deck.dropout, options.without_dropout);
-  PrintConversions(weights);
-  if (!config.unused.empty())
-    fmt::print("without a meaning here, in config.json: {}\n", fmt::join(config.unused, ", "));
-  if (!unused.empty()) fmt::print("not needed, in the files: {}\n", fmt::join(unused, ", "));
+  PrintConversions(weights, config, unused);
   fmt::print("to train it: espalier {}{}\n", path, Gives(options.overrides, "data.paths") ? "" : " data.paths=FILE");
   return static_cast<int>(ExitStatus::kDone);
 }

@@ -24,14 +24,23 @@ void CheckLayout(const BatchLayout& layout, int64_t seq_len) {
 /// Appends one row to a microbatch.
 void AddRow(const Sample& sample, const BatchLayout& layout, Microbatch& microbatch) {
   const auto next_document = [&](int64_t p) { return std::ranges::upper_bound(sample.documents, p); };
-  for (int64_t p : layout.positions) {
+  const int64_t last = std::ssize(sample.tokens) - 1;
+  // Token `to` as the target of position p.
+  const auto target = [&](int64_t p, int64_t to) {
+    if (to > last || (!sample.uncounted.empty() && sample.uncounted[static_cast<size_t>(to)] != 0)) return -1;
     const auto next = next_document(p);
-    const bool ends = next != sample.documents.end() && *next == p + 1;
-    const bool counts = sample.uncounted.empty() || sample.uncounted[static_cast<size_t>(p) + 1] == 0;
+    const bool ends = next != sample.documents.end() && *next <= to;
+    return ends && layout.isolate_documents ? -1 : sample.tokens[static_cast<size_t>(to)];
+  };
+  for (int64_t p : layout.positions) {
     microbatch.ids.push_back(sample.tokens[static_cast<size_t>(p)]);
-    microbatch.targets.push_back(
-        !counts || (ends && layout.isolate_documents) ? -1 : sample.tokens[static_cast<size_t>(p) + 1]);
-    microbatch.positions.push_back(static_cast<int32_t>(p - *std::prev(next)));
+    microbatch.targets.push_back(target(p, p + 1));
+    microbatch.positions.push_back(static_cast<int32_t>(p - *std::prev(next_document(p))));
+    for (int64_t k = 1; k <= layout.depths; ++k) {
+      const auto depth = static_cast<size_t>(k - 1);
+      microbatch.further_ids[depth].push_back(sample.tokens[static_cast<size_t>(std::min(p + k, last))]);
+      microbatch.further_targets[depth].push_back(target(p, p + k + 1));
+    }
   }
   for (int64_t p : layout.DocumentPositions())
     microbatch.document_starts.push_back(static_cast<int32_t>(*std::prev(next_document(p))));
@@ -69,6 +78,8 @@ void LoadSequences(TokenSource& source, SampleOrder order, const BatchLayout& la
     for (auto* numbers : {&microbatch.ids, &microbatch.targets, &microbatch.document_starts, &microbatch.positions,
                           &microbatch.stream_numbers, &microbatch.query_numbers})
       numbers->clear();
+    for (auto* by_depth : {&microbatch.further_ids, &microbatch.further_targets})
+      by_depth->assign(static_cast<size_t>(layout.depths), {});
     for (int64_t r = row; r < row + layout.rows.Extent(); ++r) {
       source.ReadAt(order.first + first + r, order, sample);
       AddRow(sample, layout, microbatch);

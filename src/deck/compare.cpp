@@ -15,9 +15,9 @@ constexpr size_t kLongestValue = 120;  // limit of the characters of a value
 
 /// Keys that determine shapes and names of the weights, or, for the numbers of heads, the meaning of their rows.
 constexpr auto kOfWeights = std::to_array<std::string_view>(
-    {"family",         "layers",  "dim",      "heads",    "kv_heads",      "head_dim", "attention",
-     "q_rank",         "kv_rank", "v_dim",    "rope_dim", "rope_adjacent", "ffn_dim",  "vocab",
-     "norm_placement", "qk_norm", "qkv_bias", "o_bias",   "mlp_bias",      "sinks",    "tie_embeddings"});
+    {"family",   "layers", "dim",      "heads",         "kv_heads",       "head_dim",  "attention",      "q_rank",
+     "kv_rank",  "v_dim",  "rope_dim", "rope_adjacent", "ffn_dim",        "vocab",     "norm_placement", "qk_norm",
+     "qkv_bias", "o_bias", "mlp_bias", "sinks",         "tie_embeddings", "mtp_layers"});
 
 /// The same of [experts].
 constexpr auto kOfExperts = std::to_array<std::string_view>(

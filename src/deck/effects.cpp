@@ -141,6 +141,7 @@ std::string HidesNothing(const Deck& d) {
               fmt::format("all model.layers = {} see all tokens: model.full_attention_layers = {}", m.layers,
                           m.full_attention_layers));
 }
+std::string NoFurtherTokens(const Deck& d) { return When(d.model.mtp_layers == 0, "model.mtp_layers is 0"); }
 std::string NoExperts(const Deck& d) { return When(d.model.experts.count == 0, "experts.count is 0"); }
 std::string NoFurtherPasses(const Deck& d) {
   return d.model.experts.count == 0 ? NoExperts(d)
@@ -217,6 +218,7 @@ const std::vector<Effect>& Effects() {
       {"model.sliding_window", HidesNothing},
       {"model.full_attention_layers", NoWindow},
       {"model.full_attention_every", NoWindow},
+      {"loss.mtp_weight", NoFurtherTokens},
       {"experts.per_token", NoExperts},
       {"experts.ffn_dim", NoExperts},
       {"experts.shared_ffn_dim", NoExperts},

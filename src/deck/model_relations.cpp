@@ -156,6 +156,14 @@ std::string ExpertsStartInTheModel(const Deck& deck) {
                      m.experts.count, m.layers - 1);
 }
 
+std::string FurtherTokensAreOfLlama(const Deck& deck) {
+  const auto& m = deck.model;
+  if (m.mtp_layers == 0) return "";
+  if (m.family == Family::kGpt2) return "must be 0 for model.family = \"gpt2\"";
+  if (m.mtp_layers < m.seq_len) return "";
+  return fmt::format("must be below model.seq_len = {}: layer k predicts the token k + 1 places ahead", m.seq_len);
+}
+
 std::string GroupsDivideExperts(const Deck& deck) {
   const auto& e = deck.model.experts;
   if (e.count % e.groups == 0) return "";
@@ -200,6 +208,7 @@ const std::vector<Relation>& ModelRelations() {
       {{"experts.groups", "experts.count"}, GroupsDivideExperts},
       {{"experts.top_groups", "experts.groups", "experts.count", "experts.per_token"}, TopGroupsHaveEnoughExperts},
       {{"experts.first_layer", "experts.count", "model.layers"}, ExpertsStartInTheModel},
+      {{"model.mtp_layers", "model.family", "model.seq_len"}, FurtherTokensAreOfLlama},
       {{"model.rope_factor", "model.rope_scaling"}, RopeFactorStretches},
       {{"model.rope_original_seq_len", "model.rope_scaling"}, ScalingKnowsTheOldLength},
       {{"model.rope_high_freq_factor", "model.rope_low_freq_factor", "model.rope_scaling"}, Llama3FactorsAscend},

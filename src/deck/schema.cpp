@@ -242,6 +242,9 @@ std::vector<DeckKey> Rows() {
      "yarn: the frequencies between rope_beta_fast and rope_beta_slow begin and end at whole indices; gpt-oss: false."},
     {"model", "tie_embeddings", FIELD(model.tie_embeddings), false, Any(),
      "The output head shares the weights of the embedding."},
+    {"model", "mtp_layers", FIELD(model.mtp_layers), 0, Between(0, 16),
+     "Further layers for multi-token prediction (DeepSeek-V3): layer k predicts the token k + 1 places ahead, in "
+     "training alone. They are like the last layer, and run with the head."},
     {"model", "init_std", FIELD(model.init_std), 0.02, Float(),
      "Standard deviation of the initial weights; o_proj and down_proj (gpt2: c_proj) get it divided by sqrt(2 "
      "layers)."},
@@ -457,6 +460,9 @@ std::vector<DeckKey> Rows() {
      "Adds this times the squared log of the softmax denominator of every token to the loss that is differentiated "
      "(Chowdhery et al. 2022). The loss that is reported stays the cross-entropy; z_loss is a metric of its own."},
 
+    {"loss", "mtp_weight", FIELD(loss.mtp_weight), 0.3, Float(),
+     "Adds this times the mean loss of model.mtp_layers to the loss that is differentiated. The loss that is reported "
+     "stays that of the next token; mtp_loss is a metric of its own."},
     {"loss", "chunks", FIELD(loss.chunks), 1, CountOrZero(),
      "Chunks of the rows (tokens) of a microbatch in which logits, loss and their gradients are computed, so that "
      "memory never holds all logits. 1: one; 0: automatic, as few as keep the logits of a chunk within 512 MiB, with "

@@ -50,13 +50,19 @@ double FeedForwardWidth(const Deck::Model& m, int64_t experts) {
          (m.experts.count > 0 ? double(experts) * double(m.experts.ffn_dim) : 0);
 }
 
+/// Layers, those that predict further tokens included.
+int64_t AllLayers(const Deck::Model& m) { return int64_t{m.layers} + m.mtp_layers; }
+std::string_view NameOfAllLayers(const Deck::Model& m) {
+  return m.mtp_layers == 0 ? "model.layers" : "(model.layers + model.mtp_layers)";
+}
+
 /// At least the number of parameters.
 double Parameters(const Deck::Model& m) {
   const double dim = double(m.dim);
   const double heads = HeadsWidth(m), latents = heads * (double(m.q_rank) + double(m.kv_rank));
   const double width = FeedForwardWidth(m, m.experts.count), router = double(m.experts.count);
-  return double(m.layers) * (dim * (4 * heads + 3 * width + router + 16) + 2 * latents + 8 * heads + 2 * width) +
-         dim * (2 * double(m.vocab) + double(m.seq_len) + 4);
+  return double(AllLayers(m)) * (dim * (4 * heads + 3 * width + router + 16) + 2 * latents + 8 * heads + 2 * width) +
+         double(m.mtp_layers) * 2 * dim * dim + dim * (2 * double(m.vocab) + double(m.seq_len) + 4);
 }
 
 /// Every parameter with its gradient, moments and copies, and its transfers in a step.
@@ -71,7 +77,7 @@ double ActivationBytes(const Deck& deck) {
   const double rows = e.count > 0 ? double(e.per_token) * double(m.dim) + double(e.count) : 0;  // of experts, router
   const double layer = 32 * width + 8 * (FeedForwardWidth(m, e.per_token) + rows) + 8 * double(m.heads);
   const double scores = double(m.seq_len) * double(m.seq_len) * double(m.heads);
-  return 8 * (tokens * (double(m.layers + 1) * layer + 8 * double(m.vocab)) + scores);
+  return 8 * (tokens * (double(AllLayers(m) + 1) * layer + 8 * (1 + double(m.mtp_layers)) * double(m.vocab)) + scores);
 }
 
 std::string ParametersFit(const Deck& deck) {
@@ -125,12 +131,12 @@ std::string TokensAreCountable(const Deck& deck) {
 std::string ProgramsAreShort(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const int64_t hops = p.context == ContextMode::kRing ? p.cp : 1;
-  const double passes = double(deck.model.layers) * Microbatches(deck) * double(hops);
+  const double passes = double(AllLayers(deck.model)) * Microbatches(deck) * double(hops);
   if (passes <= kMaxPasses) return "";
   return fmt::format(
       "a step takes {:.0f} microbatches through {} layers{}: {:.3g} passes, and the limit is {} (raise batch.micro or "
       "the data-parallel degrees, or lower batch.global{})",
-      Microbatches(deck), deck.model.layers, hops > 1 ? fmt::format(" in {} hops", hops) : "", passes, kMaxPasses,
+      Microbatches(deck), AllLayers(deck.model), hops > 1 ? fmt::format(" in {} hops", hops) : "", passes, kMaxPasses,
       hops > 1 ? ", or take another parallel.context" : "");
 }
 
@@ -140,30 +146,30 @@ std::string RampSizesAreFew(const Deck& deck) {
   if (b.ramp_start == 0 || b.ramp_start >= b.global) return "";
   const int64_t sizes = (b.global - b.ramp_start) / b.ramp_step + 1;
   const double mean = (double(b.ramp_start) + double(b.global)) / 2;
-  const double passes = double(deck.model.layers) * MicrobatchesOf(deck, mean) * double(sizes);
+  const double passes = double(AllLayers(deck.model)) * MicrobatchesOf(deck, mean) * double(sizes);
   if (sizes <= kMaxRampSizes && passes <= double(kMaxRampPasses)) return "";
   return fmt::format(
       "makes steps of {} sizes, each with programs of its own, which take {:.3g} microbatches through {} layers "
       "together; the limits are {} sizes and {} passes of a microbatch through a layer (raise batch.ramp_step)",
-      sizes, passes / deck.model.layers, deck.model.layers, kMaxRampSizes, kMaxRampPasses);
+      sizes, passes / double(AllLayers(deck.model)), AllLayers(deck.model), kMaxRampSizes, kMaxRampPasses);
 }
 
 /// Each stage searches the whole model's ops for its own.
 std::string StagesAreFew(const Deck& deck) {
-  const double passes = double(deck.model.layers) * double(deck.parallel.pp);
+  const double passes = double(AllLayers(deck.model)) * double(deck.parallel.pp);
   if (passes <= kMaxPasses) return "";
-  return fmt::format("parallel.pp * model.layers = {} * {} = {:.0f}; the limit is {}", deck.parallel.pp,
-                     deck.model.layers, passes, kMaxPasses);
+  return fmt::format("parallel.pp * {} = {} * {} = {:.0f}; the limit is {}", NameOfAllLayers(deck.model),
+                     deck.parallel.pp, AllLayers(deck.model), passes, kMaxPasses);
 }
 
 /// Each layer's collectives are planned with all of their members.
 std::string GroupsAreSmall(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const int64_t members = Product({p.dp_replicate, std::max(1, p.dp_shard), p.cp, p.tp});
-  const double pairs = double(deck.model.layers) * double(members);
+  const double pairs = double(AllLayers(deck.model)) * double(members);
   if (pairs <= kMaxPeers) return "";
-  return fmt::format("model.layers * dp_replicate * dp_shard * cp * tp = {} * {} = {:.0f}; the limit is {} {}",
-                     deck.model.layers, members, pairs, kMaxPeers,
+  return fmt::format("{} * dp_replicate * dp_shard * cp * tp = {} * {} = {:.0f}; the limit is {} {}",
+                     NameOfAllLayers(deck.model), AllLayers(deck.model), members, pairs, kMaxPeers,
                      Lower({{"parallel.dp_replicate", p.dp_replicate},
                             {"parallel.dp_shard", p.dp_shard},
                             {"parallel.cp", p.cp},
@@ -188,22 +194,23 @@ std::string RanksAreFew(const Deck& deck) {
 const std::vector<Relation>& SizeRelations() {
   static const std::vector<Relation> relations = {
       {{"model.dim", "model.heads", "model.head_dim", "model.ffn_dim", "model.vocab", "model.seq_len", "model.layers",
-        "batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "experts.count", "experts.ffn_dim",
-        "experts.shared_ffn_dim"},
+        "model.mtp_layers", "batch.global", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard",
+        "experts.count", "experts.ffn_dim", "experts.shared_ffn_dim"},
        ParametersFit},
       {{"model.seq_len", "batch.global", "batch.micro", "model.dim", "model.ffn_dim", "model.vocab", "model.layers",
-        "model.heads", "model.head_dim", "experts.count", "experts.per_token", "experts.ffn_dim",
+        "model.mtp_layers", "model.heads", "model.head_dim", "experts.count", "experts.per_token", "experts.ffn_dim",
         "experts.shared_ffn_dim"},
        ActivationsFit},
       {{"run.steps", "batch.global", "model.seq_len"}, TokensAreCountable},
-      {{"batch.global", "model.layers", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp",
-        "parallel.context"},
+      {{"batch.global", "model.layers", "model.mtp_layers", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard",
+        "parallel.cp", "parallel.context"},
        ProgramsAreShort},
-      {{"batch.ramp_step", "batch.ramp_start", "batch.global", "model.layers", "batch.micro", "parallel.dp_replicate",
-        "parallel.dp_shard"},
+      {{"batch.ramp_step", "batch.ramp_start", "batch.global", "model.layers", "model.mtp_layers", "batch.micro",
+        "parallel.dp_replicate", "parallel.dp_shard"},
        RampSizesAreFew},
-      {{"parallel.pp", "model.layers"}, StagesAreFew},
-      {{"parallel.dp_shard", "parallel.dp_replicate", "parallel.cp", "parallel.tp", "model.layers"}, GroupsAreSmall},
+      {{"parallel.pp", "model.layers", "model.mtp_layers"}, StagesAreFew},
+      {{"parallel.dp_shard", "parallel.dp_replicate", "parallel.cp", "parallel.tp", "model.layers", "model.mtp_layers"},
+       GroupsAreSmall},
       {{"parallel.dp_shard", "parallel.pp", "parallel.dp_replicate", "parallel.cp", "parallel.tp"}, RanksAreFew},
   };
   return relations;

@@ -93,8 +93,8 @@ class Translator {
     Rate("attention", "attention_dropout", 0);
     if (!a.experts.count.empty()) Experts(a.experts, layers);
     if (a.model_type == "qwen2_moe") r_.Expect("qkv_bias", {true});
-    if (a.model_type == "glm4_moe")
-      further_layers_ = r_.IntegerOr("num_nextn_predict_layers", r_.IntegerOr("num_mtp_layers", 1, 0), 0);
+    const int64_t usual = a.model_type == "glm4_moe" ? 1 : 0;  // its releases have one, which not all files name
+    further_layers_ = r_.IntegerOr("num_nextn_predict_layers", r_.IntegerOr("num_mtp_layers", usual, 0), 0);
     if (a.experts.biased) GptOss();
     if (a.model_type != "olmoe") return;
     r_.Expect("clip_qkv", {nullptr});

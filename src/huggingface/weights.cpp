@@ -3,11 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "espalier/model/further_tokens.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/hint.hpp"
 #include "espalier/util/input_file.hpp"
@@ -50,16 +50,15 @@ bool IsBuffer(const std::string& name) {
   return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
-constexpr std::string_view kLayers = "model.layers.";
 /// Only gpt-oss has it.
 constexpr std::string_view kGptOssBias = ".mlp.experts.gate_up_proj_bias";
 
-/// The number of the layer that a weight belongs to; -1: none.
-int64_t LayerOf(std::string_view name) {
-  if (!name.starts_with(kLayers)) return -1;
-  int64_t layer = -1;
-  std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
-  return layer;
+/// The weight that a layer for further tokens shares, and that released files repeat in it; empty: none.
+std::string SharedWeight(const std::string& name) {
+  if (LayerOfWeight(name) < 0) return "";
+  return name.ends_with(".embed_tokens.weight")       ? "model.embed_tokens.weight"
+         : name.ends_with(".shared_head.head.weight") ? "lm_head.weight"
+                                                      : "";
 }
 
 /// The first of messages about experts of one layer, and how many others there are.
@@ -167,7 +166,7 @@ std::vector<std::string> FolderOfWeights::RequireFit(const std::vector<Safetenso
                                                      int64_t further_layers) {
   std::vector<std::string> messages, unused;
   int64_t layers = 0;
-  for (const SafetensorsWriter::Tensor& weight : wanted) layers = std::max(layers, LayerOf(weight.name) + 1);
+  for (const SafetensorsWriter::Tensor& weight : wanted) layers = std::max(layers, LayerOfWeight(weight.name) + 1);
   std::map<int64_t, int64_t> further;  // by layer: its tensors
   for (const SafetensorsWriter::Tensor& weight : wanted) Locate(weight, messages);
   std::set<const SafeTensor*> used;
@@ -180,19 +179,47 @@ std::vector<std::string> FolderOfWeights::RequireFit(const std::vector<Safetenso
   std::map<std::string, std::vector<std::string>> unknown;
   for (const auto& [name, place] : places_) {
     if (used.contains(place.tensor)) continue;
-    const int64_t layer = LayerOf(name);
+    const int64_t layer = LayerOfWeight(name);
     if (layer >= layers && layer < layers + further_layers)
       ++further[layer];
-    else if (IsBuffer(name) || (name == "lm_head.weight" && !has_head))
+    else if (IsBuffer(name) || !SharedWeight(name).empty() || (name == "lm_head.weight" && !has_head))
       unused.push_back(name);
     else
       unknown[WithoutExpertNumber(name)].push_back(fmt::format("{}: unknown to the model", name));
   }
   for (const auto& [layer, count] : further)
-    unused.push_back(fmt::format("{}{}, which predicts further tokens ({} tensors)", kLayers, layer, count));
+    unused.push_back(fmt::format("model.layers.{}, which predicts further tokens ({} tensors)", layer, count));
   for (const auto& [name, alike] : unknown) messages.push_back(FirstOf(alike));
   if (!messages.empty()) RefuseAll(dir_, std::move(messages));
   return unused;
+}
+
+int64_t FolderOfWeights::FurtherLayers(int64_t layers, int64_t most) const {
+  int64_t found = 0;
+  while (found < most && Find(fmt::format("model.layers.{}.eh_proj.weight", layers + found)) != nullptr) ++found;
+  return found;
+}
+
+std::vector<std::string> FolderOfWeights::DifferingCopies() const {
+  constexpr int64_t kBuffer = 1 << 20;  // elements
+  std::vector<std::string> differing;
+  std::vector<float> copy(kBuffer), shared(kBuffer);
+  for (const auto& [name, place] : places_) {
+    const std::string of = SharedWeight(name);
+    const Place* original = of.empty() ? nullptr : Find(of);
+    if (!of.empty() && original == nullptr) original = Find("model.embed_tokens.weight");  // a tied head
+    if (original == nullptr) continue;
+    bool same = place.tensor->shape == original->tensor->shape;
+    const int64_t elements = Volume(place.tensor->shape);
+    for (int64_t first = 0; same && first < elements; first += kBuffer) {
+      const int64_t some = std::min(kBuffer, elements - first);
+      place.file->Read(*place.tensor, first, some, copy.data());
+      original->file->Read(*original->tensor, first, some, shared.data());
+      same = std::equal(copy.begin(), copy.begin() + some, shared.begin());
+    }
+    if (!same) differing.push_back(name);
+  }
+  return differing;
 }
 
 void FolderOfWeights::Read(const std::string& name, int64_t first, int64_t count, float* out) const {

@@ -209,6 +209,7 @@ ordered_json RotaryJson(const Deck::Model& m, const Deck::Dropout& dropout, cons
   if (architecture == "LlamaForCausalLM") config["mlp_bias"] = m.mlp_bias;
   AddWindows(m, architecture, config);
   if (m.experts.count > 0) AddExperts(m, architecture, config);
+  if (m.mtp_layers > 0) config["num_nextn_predict_layers"] = m.mtp_layers;
   return config;
 }
 

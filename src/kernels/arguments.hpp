@@ -96,7 +96,7 @@
 //   logits_sum            x, max, targets i32[b,s] -> sum of exp(x - max), target's logit (0 if not here) f32[b,s]
 //                         x, targets -> the same two, and the row's largest logit f32[b,s]
 //   token_loss +          max, sum, target, targets -> sum of losses, tokens counted f32[]; targets < 0 do not count
-//   cross_entropy_grad =  x, max, sum, targets -> dx T[b,s,v]
+//   cross_entropy_grad = {z_loss, weight} x, max, sum, targets -> dx T[b,s,v]
 //   cross_entropy         x, targets -> sum, target's logit, largest logit f32[b,s], dx T[b,s,v], which may be x: the
 //                         bits of logits_sum and cross_entropy_grad
 //   cast                  f32 or bf16 -> f32 or bf16
@@ -774,14 +774,15 @@ struct TokenLossArgs {
   double z_loss;
 };
 
-/// dlogits = exp(x - max) / sum (1 + 2 z_loss log Z) - [column is the target], log Z = log(sum) + max; 0 in rows
-/// without a target. dlogits may be the logits.
+/// dlogits = weight (exp(x - max) / sum (1 + 2 z_loss log Z) - [column is the target]), log Z = log(sum) + max; 0 in
+/// rows without a target. dlogits may be the logits.
 struct CrossEntropyGradArgs {
   LogitsShard logits;
   const float *max, *sum;  ///< f32[rows]
   const int32_t* targets;  ///< i32[rows]
   Array dlogits;           ///< T[rows,width]
   double z_loss;           ///< 0: none
+  float weight;            ///< of the loss
 };
 
 /// LogitsSumArgs, which computes the maximum, and CrossEntropyGradArgs in one call: the same bits.
@@ -791,6 +792,7 @@ struct CrossEntropyArgs {
   float *sum, *target, *max;  ///< f32[rows]
   Array dlogits;              ///< T[rows,width]; may be the logits
   double z_loss;              ///< 0: none
+  float weight;               ///< of the loss
 };
 
 /// sum = the sum of gradient^2, of each matrix.

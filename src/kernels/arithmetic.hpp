@@ -131,10 +131,11 @@ ESPALIER_HOST_DEVICE inline double TokenLossOf(float largest, float sum, float t
 ESPALIER_HOST_DEVICE inline double LogZOf(float largest, float sum) {
   return std::log(static_cast<double>(sum)) + static_cast<double>(largest);
 }
-/// The factor of exp(x - max) in the gradient: (1 + 2 z_loss log Z) / sum.
-ESPALIER_HOST_DEVICE inline float SoftmaxFactorOf(float largest, float sum, double z_loss) {
-  return z_loss > 0 ? static_cast<float>((1 + 2 * z_loss * LogZOf(largest, sum)) / static_cast<double>(sum))
-                    : 1.0f / sum;
+/// The factor of exp(x - max) in the gradient of a loss with this weight: weight (1 + 2 z_loss log Z) / sum.
+ESPALIER_HOST_DEVICE inline float SoftmaxFactorOf(float largest, float sum, double z_loss, float weight) {
+  return z_loss > 0 ? static_cast<float>(static_cast<double>(weight) * (1 + 2 * z_loss * LogZOf(largest, sum)) /
+                                         static_cast<double>(sum))
+                    : weight / sum;
 }
 
 /// The weights of the two parts of a merged softmax, and the log of its denominator.

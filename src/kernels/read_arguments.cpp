@@ -15,6 +15,8 @@ LogitsShard LogitsOf(const Reader& r) {
   return {r.InFloats(0), RowsOf(x), ColumnsOf(x), StartOf(x, x.shape.size() - 1)};
 }
 
+float WeightOf(const Reader& r) { return static_cast<float>(r.NumberOr("weight", 1)); }
+
 /// The shard of dim 1 of a [b,s,...] tensor. Under context parallelism ops state `cp` and `length`; in a ring, the keys
 /// come from the rank `hop` places before.
 SequenceShard SequenceOf(const Reader& r, const Tensor& x, int64_t hop) {
@@ -275,8 +277,8 @@ RopeArgs ReadArguments(const KernelCall& call) {
   const int64_t last = IsJoined(call) ? LocalColumns(*call.attributes, ColumnsOf(x)).back() : 0;
   const int64_t rotated = ColumnsOf(x) - last;  // the last part of a joined tensor is not rotated
   const int64_t rope_dim = r.In(1).shape.at(1), first = r.IntegerOr("first", 0);
-  CHECK(rope_dim % 2 == 0 && first + rope_dim <= e && rotated % e == 0, "rope: {} does not hold heads of {}, {} rotated",
-        ToString(x.shape), e, rope_dim);
+  CHECK(rope_dim % 2 == 0 && first + rope_dim <= e && rotated % e == 0,
+        "rope: {} does not hold heads of {}, {} rotated", ToString(x.shape), e, rope_dim);
   return {.x = r.InFloats(0),
           .table = r.InF32(1),
           .y = r.OutFloats(0),
@@ -501,13 +503,14 @@ TokenLossArgs ReadArguments(const KernelCall& call) {
 template <>
 CrossEntropyGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {LogitsOf(r), r.InF32(1), r.InF32(2), r.InI32(3), r.OutFloats(0), r.NumberOr("z_loss", 0)};
+  return {LogitsOf(r), r.InF32(1), r.InF32(2), r.InI32(3), r.OutFloats(0), r.NumberOr("z_loss", 0), WeightOf(r)};
 }
 
 template <>
 CrossEntropyArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  return {LogitsOf(r), r.InI32(1), r.OutF32(0), r.OutF32(1), r.OutF32(2), r.OutFloats(3), r.NumberOr("z_loss", 0)};
+  return {LogitsOf(r), r.InI32(1), r.OutF32(0), r.OutF32(1), r.OutF32(2), r.OutFloats(3), r.NumberOr("z_loss", 0),
+          WeightOf(r)};
 }
 
 }  // namespace espalier

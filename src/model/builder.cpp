@@ -1,8 +1,10 @@
 #include "builder.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "espalier/graph/provenance.hpp"
+#include "espalier/model/further_tokens.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -97,26 +99,70 @@ int Builder::EmitIn(Role role, OpKind kind, std::vector<int> inputs, std::vector
   return first;
 }
 
+std::vector<int> Builder::LossTerms(int logits, const std::string& targets, const std::string& suffix,
+                                    Attributes attributes) {
+  const Shape& shape = model_.graph.value(logits).type.shape;
+  const int ids = MicrobatchInput(targets, {shape[0], shape[1]}, "batch,seq");
+  const std::string layout = purpose_ == Purpose::kScore ? "batch,seq" : "";
+  const int max = Emit(OpKind::kLogitsMax, {logits}, {"logits_max" + suffix}, {}, layout);
+  const int sum = Emit(OpKind::kLogitsSum, {logits, max, ids}, {"logits_sum" + suffix, "logits_target" + suffix},
+                       std::move(attributes), layout);
+  return {max, sum, OutputsOf(sum)[1], ids};
+}
+
 void Builder::Loss(int logits, double z_loss) {
   std::vector<int>& results = model_.graph.results;
   if (purpose_ == Purpose::kSample) return results.push_back(logits);
-  const Shape& shape = model_.graph.value(logits).type.shape;
-  const int targets = MicrobatchInput("targets", {shape[0], shape[1]}, "batch,seq");
   const bool with_z = purpose_ == Purpose::kTrain && z_loss > 0;
   const Attributes attributes = with_z ? Attributes{{{"z_loss", z_loss}}, {}} : Attributes{};
-  std::vector<std::string> names = {"loss", "count"};
-  if (with_z) names.emplace_back("z_loss");
-  const std::string layout = purpose_ == Purpose::kScore ? "batch,seq" : "";
-  const int max = Emit(OpKind::kLogitsMax, {logits}, {"logits_max"}, {}, layout);
-  const int sum = Emit(OpKind::kLogitsSum, {logits, max, targets}, {"logits_sum", "logits_target"}, attributes, layout);
+  const std::vector<int> terms = LossTerms(logits, "targets", "", attributes);
   if (purpose_ == Purpose::kScore) {
-    const int target = OutputsOf(sum)[1];
-    model_.graph.value(target).layout = layout;  // as results, all three are reduced
-    results = {max, sum, target};
+    model_.graph.value(terms[2]).layout = model_.graph.value(terms[1]).layout;  // as results, all three are reduced
+    results = {terms[0], terms[1], terms[2]};
     return;
   }
-  const int loss = Emit(OpKind::kTokenLoss, {max, sum, OutputsOf(sum)[1], targets}, std::move(names), attributes);
-  results = OutputsOf(loss);
+  std::vector<std::string> names = {"loss", "count"};
+  if (with_z) names.emplace_back("z_loss");
+  results = OutputsOf(Emit(OpKind::kTokenLoss, terms, std::move(names), attributes));
+}
+
+void Builder::FurtherLoss(int logits, int depth, double weight) {
+  const std::vector<int> terms =
+      LossTerms(logits, TargetsOfDepth(depth), fmt::format(".{}", depth), {{{"weight", weight}}, {}});
+  Emit(OpKind::kTokenLoss, terms, {LossOfDepth(depth), CountOfDepth(depth)});
+}
+
+void Builder::DropUnread() {
+  const Graph& all = model_.graph;
+  std::vector<bool> read(all.values.size());
+  for (size_t i = 0; i < read.size(); ++i) read[i] = all.values[i].kind == ValueKind::kState;
+  for (const int result : all.results) read[static_cast<size_t>(result)] = true;
+  const auto is_read = [&](int v) { return read[static_cast<size_t>(v)]; };
+  std::vector<bool> kept(all.ops.size());
+  for (size_t i = all.ops.size(); i-- > 0;) {
+    const Op& op = all.ops[i];
+    kept[i] = op.role != Role::kF || std::ranges::any_of(op.outputs, is_read);
+    if (!kept[i]) continue;
+    for (const std::vector<int>* operands : {&op.inputs, &op.outputs})
+      for (const int v : *operands) read[static_cast<size_t>(v)] = true;
+  }
+  Graph left;
+  std::map<int, int> values;
+  for (size_t i = 0; i < read.size(); ++i)
+    if (read[i]) values[static_cast<int>(i)] = left.AddValue(all.values[i]);
+  const auto renumber = [&](std::vector<int> ids) {
+    for (int& id : ids) id = values.at(id);
+    return ids;
+  };
+  for (size_t i = 0; i < kept.size(); ++i) {
+    if (!kept[i]) continue;
+    Op op = all.ops[i];
+    op.inputs = renumber(op.inputs);
+    op.outputs = renumber(op.outputs);
+    left.AddOp(std::move(op));
+  }
+  left.results = renumber(all.results);
+  model_.graph = std::move(left);
 }
 
 int Builder::Cheap(int value) {

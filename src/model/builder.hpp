@@ -1,6 +1,7 @@
 // The interface that model families use: values by id, ops by kind, logical dims where the layout matters.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -52,21 +53,31 @@ class Builder {
   /// each token is made of; else the sum of token losses and their count. With z_loss > 0 also the sum of the z-loss,
   /// in training: what evaluation reports is the cross-entropy alone.
   void Loss(int logits, double z_loss);
+  /// The loss of depth `depth` (espalier/model/further_tokens.hpp), which counts `weight` times in what is
+  /// differentiated. It is no result.
+  void FurtherLoss(int logits, int depth, double weight);
   /// Marks the producer of `value` as cheap and returns `value`. Selective recompute computes cheap values again in
   /// backward. Cheap are ops whose outputs need much memory for little work: norms, activations, and the inputs of
   /// attention (q, k and v with their positions); never attention itself, nor the matmuls before an activation or to
   /// the residual stream.
   int Cheap(int value);
+  /// Drops forward ops that no result needs, and their values. Weights and their copies stay: they have the same places
+  /// in all programs.
+  void DropUnread();
   Model Finish() { return std::move(model_); }
 
  private:
+  /// What the loss of each token is made of: the inputs of token_loss. `suffix` ends the names.
+  std::vector<int> LossTerms(int logits, const std::string& targets, const std::string& suffix, Attributes attributes);
   /// All outputs of the producer of `value`.
   const std::vector<int>& OutputsOf(int value) const;
   int AddState(const std::string& name, StoredPart stored, Type type, std::string layout, ParameterInit init);
   int AddParameter(std::string name, StoredPart stored, Shape shape, std::string layout, ParameterInit init);
   int EmitIn(Role role, OpKind kind, std::vector<int> inputs, std::vector<std::string> names, Attributes attributes,
              std::string layout);
-  int Chunk() const { return split_.chunk_of_layer[layer_]; }
+  int Chunk() const {
+    return split_.chunk_of_layer[std::min(static_cast<size_t>(layer_), split_.chunk_of_layer.size() - 1)];
+  }
 
   const Split& split_;
   Dtype compute_;

@@ -33,9 +33,16 @@ LayerFlops LayerFlopsPerToken(const Deck::Model& m, const LayerKind& kind) {
 
 double HeadFlopsPerToken(const Deck::Model& m) { return 2 * double(m.dim) * double(m.vocab); }
 
+LayerFlops FurtherFlopsPerToken(const Deck::Model& m) {
+  LayerFlops flops = LayerFlopsPerToken(m, KindOf(m, m.layers));
+  const double h = double(m.dim), depths = m.mtp_layers;
+  return {depths * (flops.matmuls + 2 * h * 2 * h + HeadFlopsPerToken(m)), depths * flops.attention};
+}
+
 ModelFlops FlopsPerToken(const Deck& deck) {
   const Deck::Model& m = deck.model;
-  double matmuls = HeadFlopsPerToken(m), attention = 0;
+  auto [matmuls, attention] = FurtherFlopsPerToken(m);
+  matmuls += HeadFlopsPerToken(m);
   for (int layer = 1; layer <= m.layers; ++layer) {
     const LayerFlops flops = LayerFlopsPerToken(m, KindOf(m, layer));
     matmuls += flops.matmuls;

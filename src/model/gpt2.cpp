@@ -84,7 +84,7 @@ class Gpt2 final : public TransformerWriter {
     return Drop(DownProjection(h, at + "c_proj", m_.ffn_dim, "ffn"), dropout_.residual, at + "dropout");
   }
 
-  int FinalNorm(int x) override { return Norm(x, "transformer.ln_f"); }
+  int FinalNorm(int x, int) override { return Norm(x, "transformer.ln_f"); }
 };
 
 }  // namespace

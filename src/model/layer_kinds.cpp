@@ -5,6 +5,7 @@
 namespace espalier {
 
 LayerKind KindOf(const Deck::Model& m, int layer) {
+  layer = std::min(layer, m.layers);
   const int after = layer - 1 - m.experts.first_layer;  // layers since the first with experts
   const bool full =
       layer <= m.full_attention_layers || (m.full_attention_every > 0 && layer % m.full_attention_every == 0);

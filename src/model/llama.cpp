@@ -19,12 +19,17 @@
 //
 //   q = rope(q_b(norm(q_a(n)))),  [c, r] = kv_a(n),  k, v = kv_b(norm(c)), and every head of k ends with rope(r)
 //
+// Layers for further tokens (model.mtp_layers) are in the programs of training alone. With h(0) = norm(x), depth k is
+//
+//   h(k) = norm(layer(eh_proj [norm(embed(ids k places ahead)), norm(h(k - 1))])),  logits = head(h(k))
+//
 // In training, dropout drops probabilities of attention.
 #include <fmt/core.h>
 
 #include <cmath>
 
 #include "espalier/deck/expert_parallel.hpp"
+#include "espalier/model/further_tokens.hpp"
 #include "espalier/model/layer_kinds.hpp"
 #include "espalier/model/router_losses.hpp"
 #include "families.hpp"
@@ -77,14 +82,17 @@ class Llama final : public TransformerWriter {
 
   int Embed() override {
     rope_table_ = b_.Prepare(OpKind::kRopeTable, {SequencePositions()}, "rope_table", RopeAttributes(m_));
-    const int ids = b_.MicrobatchInput("ids", {forward_.batch, forward_.tokens}, "batch,seq");
     embedding_ = b_.Parameter("model.embed_tokens.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
-    return b_.Emit(OpKind::kEmbedding, {ids, embedding_}, {"model.embed_tokens.out"},
-                   {{{"vocab", double(m_.vocab)}}, {}}, kStream);
+    return EmbedIds("ids", "model.embed_tokens.out");
+  }
+  /// The embeddings of the tokens of an input.
+  int EmbedIds(const std::string& input, const std::string& name) {
+    const int ids = b_.MicrobatchInput(input, {forward_.batch, forward_.tokens}, "batch,seq");
+    return b_.Emit(OpKind::kEmbedding, {ids, embedding_}, {name}, {{{"vocab", double(m_.vocab)}}, {}}, kStream);
   }
 
   int Layer(int x, int l) override {
-    const std::string at = "model.layers." + std::to_string(l - 1);
+    const std::string at = NameOf(l);
     const auto residual = [&](int branch, const char* name) {
       return b_.Emit(OpKind::kAdd, {x, branch}, {at + name}, {}, kStream);
     };
@@ -321,7 +329,26 @@ class Llama final : public TransformerWriter {
             {fmt::format("{}.{}", gate, kBalanceLoss), fmt::format("{}.{}", gate, kRouterZLoss)}, factors);
   }
 
-  int FinalNorm(int x) override { return InputNorm(x, "model.norm"); }
+  static std::string NameOf(int l) { return "model.layers." + std::to_string(l - 1); }
+  std::string NameOfDepth(int depth) const { return NameOf(m_.layers + depth); }
+
+  int FinalNorm(int x, int depth) override {
+    return InputNorm(x, depth == 0 ? "model.norm" : NameOfDepth(depth) + ".shared_head.norm");
+  }
+
+  int FurtherInput(int normed, int depth) override {
+    const std::string at = NameOfDepth(depth), name = at + ".eh_proj";
+    const int token = EmbedIds(IdsOfDepth(depth), at + ".embed_tokens.out");
+    const auto project = [&](int x, const char* word, int64_t column) {
+      const int w = b_.Parameter(word, {name + ".weight", {m_.dim, 2 * m_.dim}, {0, column}}, {m_.dim, m_.dim},
+                                 "embed,embed", normal_);
+      return WeightMatmul(x, w, fmt::format("{}.weight[{}]", name, word), fmt::format("{}.{}", name, word),
+                          "bsk,nk->bsn", kStream);
+    };
+    const int of_token = project(InputNorm(token, at + ".enorm"), "token", 0);
+    const int of_stream = project(InputNorm(normed, at + ".hnorm"), "stream", m_.dim);
+    return b_.Emit(OpKind::kAdd, {of_token, of_stream}, {name + ".out"}, {}, kStream);
+  }
 
   int rope_table_ = -1;
 };

@@ -22,7 +22,7 @@ bool IsBetter(const Score& a, const Score& b) {
   return a.squares < b.squares * (1 - kRounding);
 }
 
-/// Loads of the layers by FLOPs per token, in units of the heaviest; the last includes the head.
+/// Loads of the layers by FLOPs per token, in units of the heaviest; the last includes the head and what runs with it.
 std::vector<double> LoadsOf(const Deck::Model& m) {
   std::vector<double> loads;
   for (int layer = 1; layer <= m.layers; ++layer) {
@@ -30,7 +30,8 @@ std::vector<double> LoadsOf(const Deck::Model& m) {
     loads.push_back(flops.matmuls + flops.attention);
   }
   const double unit = *std::ranges::max_element(loads);
-  loads.back() += HeadFlopsPerToken(m);
+  const LayerFlops further = FurtherFlopsPerToken(m);
+  loads.back() += HeadFlopsPerToken(m) + further.matmuls + further.attention;
   for (double& load : loads) load /= unit;
   return loads;
 }

@@ -25,6 +25,7 @@ TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, const
       seed_(deck.run.seed),
       precision_(deck.precision),
       z_loss_(deck.loss.z_loss),
+      mtp_weight_(deck.loss.mtp_weight),
       backward_(deck.run.attention_backward) {}
 
 Model TransformerWriter::Build() {
@@ -36,10 +37,22 @@ Model TransformerWriter::Build() {
     b_.Layer(l);
     x = Layer(x, l);
   }
-  b_.Layer(m_.layers + 1);
-  Head(FinalNorm(x));
+  std::vector<int> normed;  // by depth
+  for (int depth = 0;; ++depth) {
+    const int l = m_.layers + 1 + depth;
+    b_.Layer(l);
+    normed.push_back(FinalNorm(x, depth));
+    if (depth == Depths()) break;
+    x = Layer(FurtherInput(normed.back(), depth + 1), l);
+  }
+  Head(normed);
+  if (Depths() > 0 && forward_.purpose != Purpose::kTrain) b_.DropUnread();
   return b_.Finish();
 }
+
+int TransformerWriter::Depths() const { return KeepsComputeType(forward_.purpose) ? 0 : m_.mtp_layers; }
+
+int TransformerWriter::FurtherInput(int, int) { CHECK(false, "this family predicts no further tokens"); }
 
 int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<std::string> names) {
   Attributes attributes{{{"head_dim", double(m_.head_dim)}, {"causal", 1}}, {}};
@@ -101,10 +114,16 @@ int TransformerWriter::Positions() {
                             : SequencePositions();
 }
 
-void TransformerWriter::Head(int x) {
+void TransformerWriter::Head(const std::vector<int>& normed) {
   const int w =
       m_.tie_embeddings ? embedding_ : b_.Parameter("lm_head.weight", {m_.vocab, m_.dim}, "vocab,embed", normal_);
-  b_.Loss(WeightMatmul(x, w, std::string(kHeadMatmul), "logits", "bsk,nk->bsn", "batch,seq,logits"), z_loss_);
+  const auto logits = [&](int x, const std::string& name) {
+    return WeightMatmul(x, w, std::string(kHeadMatmul), name, "bsk,nk->bsn", "batch,seq,logits");
+  };
+  b_.Loss(logits(normed[0], "logits"), z_loss_);
+  for (int depth = 1; depth <= Depths(); ++depth)
+    b_.FurtherLoss(logits(normed[static_cast<size_t>(depth)], fmt::format("logits.{}", depth)), depth,
+                   mtp_weight_ / Depths());
 }
 
 }  // namespace espalier

@@ -21,8 +21,10 @@ class TransformerWriter {
   virtual int Embed() = 0;
   /// Layer `l` (1..L): residual stream to residual stream.
   virtual int Layer(int x, int l) = 0;
-  /// The norm before the head.
-  virtual int FinalNorm(int x) = 0;
+  /// The norm before the head; with `depth` > 0 that of a layer for further tokens.
+  virtual int FinalNorm(int x, int depth) = 0;
+  /// The input of the layer for further tokens at `depth`, from the normalised output of the depth before.
+  virtual int FurtherInput(int normed, int depth);
 
   /// x with elements dropped at `rate` (0: x itself); `name` is that of the result and of its random numbers.
   int Drop(int x, double rate, const std::string& name);
@@ -54,7 +56,9 @@ class TransformerWriter {
   bool Samples() const { return forward_.purpose == Purpose::kSample; }
   /// The cache `name` of `x`, which are keys or values, with those of the tokens at hand.
   int Cached(int x, const std::string& name);
-  void Head(int x);
+  /// Layers for further tokens: model.mtp_layers where they are trained, or where their weights have places.
+  int Depths() const;
+  void Head(const std::vector<int>& normed);
   /// The inputs of dropout, as the last of `inputs`, and its attributes; `tokens` is the input of token numbers.
   void AddDropout(double rate, const std::string& name, int tokens, std::vector<int>& inputs, Attributes& attributes);
   /// An input of the numbers of tokens, made when it is first asked for.
@@ -62,7 +66,7 @@ class TransformerWriter {
 
   const int64_t seed_;
   const Deck::Precision& precision_;
-  const double z_loss_;
+  const double z_loss_, mtp_weight_;
   const AttentionBackward backward_;
   int positions_ = -1;                            ///< SequencePositions, once it was called
   int stream_numbers_ = -1, query_numbers_ = -1;  ///< inputs i32[b,s]: numbers of tokens, for dropout

@@ -8,7 +8,8 @@
 // straight to the logits: softmax - onehot. It waits for nothing, so cross_entropy makes it in the same pass over the
 // logits, in their place. Targets below 0 are not counted. With an attribute z_loss = c the differentiated loss also
 // has c log(Z)^2 for each token, log(Z) = log(sum) + max: token_loss has their sum as a third output, and the gradient
-// is softmax (1 + 2 c log(Z)) - onehot.
+// is softmax (1 + 2 c log(Z)) - onehot. An attribute weight = w multiplies the gradient: the loss counts w times in
+// what is differentiated, while token_loss reports it whole.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 

@@ -36,12 +36,11 @@ constexpr int64_t kMinRows = 2048;
 
 class LossChunker {
  public:
-  /// `chunks` of the rows of each rank; 0: automatic.
-  LossChunker(Graph& graph, const Mesh& mesh, int64_t chunks)
-      : graph_(graph), mesh_(mesh), repeated_(graph.ops.size()), head_(FindHead()) {
-    if (head_ < 0) return;
+  /// The loss of these logits in `chunks` of the rows of each rank; 0: automatic.
+  LossChunker(Graph& graph, const Mesh& mesh, int64_t chunks, int logits)
+      : graph_(graph), mesh_(mesh), repeated_(graph.ops.size()), head_(FindHead(logits)) {
     MarkRepeated();
-    const int logits = graph.op(head_).outputs[0];
+    logits = graph.op(head_).outputs[0];
     sequences_ = RanksOf(graph.value(logits).type, 0);
     tokens_ = RanksOf(graph.value(logits).type, 1);
     rows_ = graph.value(logits).type.shape[0] / sequences_ * (graph.value(logits).type.shape[1] / tokens_);
@@ -66,11 +65,9 @@ class LossChunker {
   const Op& OldOp(size_t i) const { return (*old_)[i]; }
   const Op& Head() const { return (*old_)[static_cast<size_t>(head_)]; }
 
-  /// The op that makes the logits; -1: there is no loss. Logits may be gathered before anything reads them.
-  int FindHead() const {
-    const auto max = std::ranges::find(graph_.ops, OpKind::kLogitsMax, &Op::kind);
-    if (max == graph_.ops.end()) return -1;
-    int op = graph_.value(max->inputs[0]).producer;
+  /// The op that makes the logits. They may be gathered before anything reads them.
+  int FindHead(int logits) const {
+    int op = graph_.value(logits).producer;
     while (IsReshard(graph_.op(op).kind)) op = graph_.value(graph_.op(op).inputs[0]).producer;
     CHECK(graph_.op(op).kind == OpKind::kMatmul, "{} makes the logits", graph_.op(op).kind);
     return op;
@@ -240,7 +237,11 @@ class LossChunker {
 }  // namespace
 
 void ChunkLoss(Graph& graph, const PassContext& context) {
-  if (context.purpose != Purpose::kSample) LossChunker(graph, context.mesh, context.deck.loss.chunks).Run();
+  if (context.purpose == Purpose::kSample) return;
+  std::vector<int> logits;  // of each loss
+  for (const Op& op : graph.ops)
+    if (op.kind == OpKind::kLogitsMax) logits.push_back(op.inputs[0]);
+  for (const int of_loss : logits) LossChunker(graph, context.mesh, context.deck.loss.chunks, of_loss).Run();
 }
 
 }  // namespace espalier

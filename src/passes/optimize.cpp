@@ -8,6 +8,7 @@
 
 #include "espalier/deck/parameter_groups.hpp"
 #include "espalier/graph/provenance.hpp"
+#include "espalier/model/further_tokens.hpp"
 #include "espalier/model/router_losses.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
@@ -59,6 +60,8 @@ class Optimizer {
     for (int bias : biases) UpdateBias(bias, loads, clip[3]);
     graph_.results = {clip[0], clip[1], clip[4]};
     if (deck_.loss.z_loss > 0) graph_.results.push_back(Mean("mean_z_loss", {graph_.Find("z_loss")}));
+    for (int k = 1; k <= deck_.model.mtp_layers; ++k)
+      graph_.results.push_back(Mean(MeanLossOfDepth(k), {graph_.Find(LossOfDepth(k))}, graph_.Find(CountOfDepth(k))));
     const Deck::Model::Experts& e = deck_.model.experts;
     for (const auto& [loss, factor] : {std::pair{kBalanceLoss, e.balance_loss}, {kRouterZLoss, e.z_loss}})
       if (e.count > 0 && factor > 0) graph_.results.push_back(Mean(fmt::format("mean_{}", loss), OfAllLayers(loss)));
@@ -133,8 +136,9 @@ class Optimizer {
     return values;
   }
   /// The mean over tokens of sums that every stage may need.
-  int Mean(const std::string& name, std::vector<int> sums) {
-    sums.insert(sums.begin(), graph_.Find("count"));
+  int Mean(const std::string& name, std::vector<int> sums) { return Mean(name, std::move(sums), graph_.Find("count")); }
+  int Mean(const std::string& name, std::vector<int> sums, int count) {
+    sums.insert(sums.begin(), count);
     Op op{OpKind::kMean, std::move(sums), {}, {}, Role::kU, head_layer_, kAllChunks};
     op.outputs = {graph_.AddValue(
         {name, MakeType(Dtype::kF32, {}), ValueKind::kActivation, Frequency::kStep, kAllChunks, -1, ""})};

@@ -183,6 +183,7 @@ void Reporter::Step(const StepRecord& record) {
   else
     line.Number("loss", record.loss, kNineDigits).Number("grad_norm", record.grad_norm, kNineDigits);
   if (record.z_loss && !options_.sleeps) line.Number("z_loss", *record.z_loss, kNineDigits);
+  if (record.mtp_loss && !options_.sleeps) line.Number("mtp_loss", *record.mtp_loss, kNineDigits);
   if (record.balance_loss && !options_.sleeps) line.Number("balance_loss", *record.balance_loss, kNineDigits);
   if (record.router_z_loss && !options_.sleeps) line.Number("router_z_loss", *record.router_z_loss, kNineDigits);
   if (!record.experts_max_load.empty() && !options_.sleeps)

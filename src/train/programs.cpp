@@ -10,6 +10,7 @@
 #include "espalier/comm/agreement.hpp"
 #include "espalier/mesh/zigzag.hpp"
 #include "espalier/model/dropout_inputs.hpp"
+#include "espalier/model/further_tokens.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/clock.hpp"
@@ -57,6 +58,11 @@ void Runnable::Fill(const Batch& batch, const std::vector<int64_t>& positions) c
     FillInput(*this, "document_positions", static_cast<int>(k), batch.microbatches[k].positions);
     FillInput(*this, kStreamNumbers, static_cast<int>(k), batch.microbatches[k].stream_numbers);
     FillInput(*this, kQueryNumbers, static_cast<int>(k), batch.microbatches[k].query_numbers);
+    for (size_t d = 0; d < batch.microbatches[k].further_ids.size(); ++d) {
+      const int depth = static_cast<int>(d) + 1;
+      FillInput(*this, IdsOfDepth(depth), static_cast<int>(k), batch.microbatches[k].further_ids[d]);
+      FillInput(*this, TargetsOfDepth(depth), static_cast<int>(k), batch.microbatches[k].further_targets[d]);
+    }
   }
 }
 
@@ -85,6 +91,7 @@ BatchLayout LayoutOfBatch(const Compilation& compilation, const Coordinate& coor
   const int stream = graph.FindOrNone(kStreamNumbers), queries = graph.FindOrNone(kQueryNumbers);
   if (stream >= 0) layout.stream_positions = positions_in(box_of(stream)[1]);
   layout.query_numbers = queries >= 0;
+  layout.depths = graph.FindOrNone(IdsOfDepth(1)) >= 0 ? compilation.deck.model.mtp_layers : 0;
   for (int of_attention : {graph.FindOrNone("documents"), queries})
     if (of_attention >= 0 && box_of(of_attention)[1] != box[1])
       layout.document_positions = positions_in(box_of(of_attention)[1]);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "espalier/comm/agreement.hpp"
+#include "espalier/model/further_tokens.hpp"
 #include "espalier/model/router_losses.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/clock.hpp"
@@ -178,6 +179,11 @@ StepRecord StepLoop::RecordOf(const StepInFlight& step, const StepTimes& times) 
   record.loss = PlainNan(executor.GetScalar("mean_loss"));
   record.grad_norm = PlainNan(executor.GetScalar("norm"));
   if (deck().loss.z_loss > 0) record.z_loss = PlainNan(executor.GetScalar("mean_z_loss"));
+  if (const int depths = deck().model.mtp_layers; depths > 0) {
+    double sum = 0;
+    for (int k = 1; k <= depths; ++k) sum += double(executor.GetScalar(MeanLossOfDepth(k)));
+    record.mtp_loss = PlainNan(static_cast<float>(sum / depths));
+  }
   const auto& experts = deck().model.experts;
   if (experts.count > 0 && experts.balance_loss > 0)
     record.balance_loss = PlainNan(executor.GetScalar("mean_balance_loss"));

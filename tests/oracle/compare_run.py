@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains with Hugging Face's model and PyTorch's AdamW what a run trained, and compares every loss and gradient norm.
+"""Trains with Hugging Face's model and PyTorch's AdamW what a run trained, and compares every loss and gradient norm;
+with layers for further tokens in fp64, and their loss, too.
 
     compare_run.py RUN [--steps N] [--rtol 1e-5]
 
@@ -18,7 +19,7 @@ import torch
 
 import oracle
 
-COMPARED = ("loss", "grad_norm", "lr")
+COMPARED = ("loss", "grad_norm", "lr", "mtp_loss")
 
 
 def read_parameters(master):
@@ -61,6 +62,8 @@ def compare(run, steps, rtol):
     if deck["precision"]["compute"] != "fp32":
         raise SystemExit('the oracle needs precision.compute = "fp32"')
     model = oracle.build_model(deck)
+    if deck["model"].get("mtp_layers", 0):
+        oracle.compute_in_double(model)
     set_weights(model, read_parameters(os.path.join(run, "checkpoints", "step-00000000", "master.h5")))
     ours = read_metrics(os.path.join(run, "metrics.jsonl"))
     last = min(steps, max(ours, default=0)) if steps else max(ours, default=0)
@@ -70,13 +73,13 @@ def compare(run, steps, rtol):
         mine = ours.get(theirs["step"])
         if mine is None:
             raise SystemExit(f"metrics.jsonl has no step {theirs['step']}")
-        for key in COMPARED:
+        for key in theirs.keys() & COMPARED:
             difference = abs(mine[key] - theirs[key]) / max(abs(theirs[key]), 1e-30)
             agree = agree and difference <= rtol  # never true of a NaN
             worst[key] = max(worst[key], difference)
         print(f"step {theirs['step']:4d}  loss {mine['loss']:.9g} / {theirs['loss']:.9g}  "
               f"norm {mine['grad_norm']:.9g} / {theirs['grad_norm']:.9g}", flush=True)
-    print(f"{last} steps, largest relative difference: " + ", ".join(f"{k} {v:.2e}" for k, v in worst.items())
+    print(f"{last} steps, largest relative difference: " + ", ".join(f"{k} {v:.2e}" for k, v in worst.items() if k in theirs)
           + (": agreed" if agree else f": not within {rtol:g}"))
     return agree
 

@@ -1,4 +1,5 @@
 """What the oracle scripts share: Hugging Face's model for a deck, formula weights, tokens, learning rate, AdamW."""
+import copy
 import fnmatch
 import glob
 import math
@@ -22,7 +23,26 @@ def load_deck(path):
 
 
 def build_model(deck):
-    """Hugging Face's model in fp32 with the shape of the deck's [model] and [experts]."""
+    """Hugging Face's model in fp32 with the shape of the deck's [model] and [experts], and layers for further tokens
+    after its own, which its forward does not visit."""
+    model = build_without_further(deck)
+    for _ in range(deck["model"].get("mtp_layers", 0)):
+        model.model.layers.append(further_layer(model))
+    return model
+
+
+def further_layer(model):
+    """A layer like the last one, with what makes its input of the token ahead and the state so far, under the names of
+    DeepSeek-V3's files."""
+    layer, norm, dim = copy.deepcopy(model.model.layers[-1]), model.model.norm, model.config.hidden_size
+    layer.enorm, layer.hnorm = copy.deepcopy(norm), copy.deepcopy(norm)
+    layer.eh_proj = torch.nn.Linear(2 * dim, dim, bias=False)
+    layer.shared_head = torch.nn.Module()
+    layer.shared_head.norm = copy.deepcopy(norm)
+    return layer
+
+
+def build_without_further(deck):
     experts = deck.get("experts", {})
     if experts.get("count", 0) > 0:
         return build_sparse(deck["model"], experts)
@@ -316,7 +336,7 @@ def adamw(model, deck):
 class Muon:
     """torch.optim.Muon, but in the type of the parameters, where PyTorch's iterations are in bf16. GPT-2 stores
     weights as [in, out] and q, k and v as parts of one tensor; each of them is a matrix of its own, and so is each
-    matrix of an expert."""
+    matrix of an expert, and each half of eh_proj."""
     A, B, C, EPS = 3.4445, -4.7750, 2.0315, 1e-7
 
     def __init__(self, model, deck):
@@ -331,7 +351,8 @@ class Muon:
         """Views of the matrices in a tensor."""
         if tensor.dim() == 3:
             return list(tensor)
-        return tensor.chunk(3 if name.endswith("c_attn.weight") else 1, dim=1)
+        parts = 3 if name.endswith("c_attn.weight") else 2 if name.endswith("eh_proj.weight") else 1
+        return tensor.chunk(parts, dim=1)
 
     def orthogonal(self, x):
         x = x / x.norm().clamp(min=self.EPS)
@@ -365,6 +386,73 @@ class Muon:
                 part.sub_(self.orthogonal(direction), alpha=rate * factor * self.scale(part.shape))
 
 
+def documents_of(sample, deck):
+    """The number of the document of each token [tokens], all 0 unless the deck isolates documents: one ends with each
+    data.end_token."""
+    data = deck["data"]
+    ends = (sample == data["end_token"]) if data.get("isolate_documents", False) else torch.zeros_like(sample)
+    return torch.nn.functional.pad(ends.long().cumsum(0)[:-1], (1, 0))
+
+
+def attention_mask(documents, deck, dtype):
+    """Added to the scores of [1, 1, queries, keys]: 0 where a query sees a key."""
+    p = torch.arange(len(documents))
+    seen = (p[:, None] >= p) & (documents[:, None] == documents)
+    if window := deck["model"].get("sliding_window", 0):
+        seen &= p[:, None] - p < window
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[None, None]
+
+
+def targets_ahead(sample, documents, ahead):
+    """The target [seq_len] of each position, so many tokens ahead; -100 beyond the sample or the position's document."""
+    seq_len = len(sample) - 1
+    at = torch.arange(seq_len) + ahead
+    inside = at.clamp(max=seq_len)
+    return torch.where((at <= seq_len) & (documents[inside] == documents[:seq_len]), sample[inside], -100)
+
+
+def cross_entropies(logits, targets):
+    """The sum over the targets [seq_len] that count, and their number."""
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets, reduction="sum", ignore_index=-100)
+    return loss, int((targets != -100).sum())
+
+
+def further_losses(model, deck, sample):
+    """By depth: sum and number of the cross-entropies of a sample [tokens] of multi-token prediction (DeepSeek-V3
+    report, section 2.2): h(k) = norm(layer(W [norm(embedding of the token k ahead); norm(h(k - 1))])), h(0) the model's
+    output after its norm."""
+    base, layers, documents = model.model, deck["model"]["layers"], documents_of(sample, deck)
+    seq_len = len(sample) - 1
+    positions = torch.arange(seq_len)[None]
+    mask = attention_mask(documents[:seq_len], deck, base.norm.weight.dtype)
+    h = base(sample[None, :-1], attention_mask=mask, use_cache=False).last_hidden_state
+    found = [cross_entropies(model.lm_head(h), targets_ahead(sample, documents, 1))]
+    for k, layer in enumerate(base.layers[layers:], start=1):
+        ahead = base.embed_tokens(sample[(positions + k).clamp(max=seq_len)])
+        x = layer.eh_proj(torch.cat([layer.enorm(ahead), layer.hnorm(h)], dim=-1))
+        x = layer(x, attention_mask=mask, position_ids=positions,
+                  position_embeddings=base.rotary_emb(x, positions))
+        h = layer.shared_head.norm(x[0] if isinstance(x, tuple) else x)
+        found.append(cross_entropies(model.lm_head(h), targets_ahead(sample, documents, k + 1)))
+    return found
+
+
+def train_further(model, deck, samples):
+    """One backward pass of the samples [batch, tokens] of a step: mean loss, and mean over the depths of theirs per
+    target. As in DeepSeek-V3's equation 24 all depths are divided by the number of the model's own targets."""
+    weight, depths = deck.get("loss", {}).get("mtp_weight", 0.3), deck["model"]["mtp_layers"]
+    count = sum(int((targets_ahead(s, documents_of(s, deck), 1) != -100).sum()) for s in samples)
+    sums, counts = [0.0] * (depths + 1), [0] * (depths + 1)
+    for sample in samples:
+        losses = further_losses(model, deck, sample)
+        (losses[0][0] / count + weight / depths * sum(loss for loss, _ in losses[1:]) / count).backward()
+        for k, (loss, number) in enumerate(losses):
+            sums[k] += loss.item()
+            counts[k] += number
+    means = [total / number for total, number in zip(sums, counts)]
+    return means[0], sum(means[1:]) / depths
+
+
 def summed_losses(model, inputs, targets):
     """Sums over the tokens of [batch, seq] inputs: of the cross-entropies, and of log(Z)^2."""
     logits = model(inputs, use_cache=False).logits
@@ -378,7 +466,8 @@ def summed_loss(model, inputs, targets):
 
 
 def train(model, deck, steps):
-    """Trains in place; yields step, loss (before the update), grad_norm (before clipping) and lr of each step."""
+    """Trains in place; yields step, loss (before the update), grad_norm (before clipping) and lr of each step, and
+    mtp_loss of a deck with model.mtp_layers."""
     model.train()
     tokens = read_tokens(deck)
     batch, seq_len = deck["batch"]["global"], deck["model"]["seq_len"]
@@ -387,10 +476,13 @@ def train(model, deck, steps):
     optimizer, muon = adamw(model, deck), Muon(model, deck)
     for step in range(1, steps + 1):
         model.zero_grad(set_to_none=True)
-        loss = 0.0
-        for i in range(batch):
-            k = ((step - 1) * batch + i) % samples
-            sample = torch.from_numpy(tokens[k * seq_len:(k + 1) * seq_len + 1])[None]
+        loss, further = 0.0, {}
+        chosen = [((step - 1) * batch + i) % samples for i in range(batch)]
+        texts = [torch.from_numpy(tokens[k * seq_len:(k + 1) * seq_len + 1]) for k in chosen]
+        if deck["model"].get("mtp_layers", 0):
+            loss, further["mtp_loss"] = train_further(model, deck, texts)
+            texts = []
+        for sample in (text[None] for text in texts):
             share, squares = (x / (batch * seq_len) for x in summed_losses(model, sample[:, :-1], sample[:, 1:]))
             (share + z_loss * squares if z_loss else share).backward()
             loss += share.item()
@@ -400,4 +492,4 @@ def train(model, deck, steps):
             group["lr"] = lr * group["factor"]
         optimizer.step()
         muon.step(lr / deck["optimizer"]["lr"])
-        yield {"step": step, "loss": loss, "grad_norm": norm, "lr": lr}
+        yield {"step": step, "loss": loss, "grad_norm": norm, "lr": lr, **further}

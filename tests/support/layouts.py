@@ -50,6 +50,7 @@ MLA = ["model.attention=mla", "model.kv_heads=4", "model.head_dim=12", "model.ro
        "model.q_rank=14", "model.kv_rank=9", "model.rope_adjacent=true"]
 MLA_OF_STREAM = [*MLA[:-3], "model.q_rank=0", *MLA[-2:]]
 ROUTER_LOSSES = ["experts.balance_loss=0.01", "experts.z_loss=0.001"]
+FURTHER, FURTHER2 = (["loss.mtp_weight=0.5", f"model.mtp_layers={n}"] for n in (1, 2))
 # Dropout of attention alone, and of all places of GPT-2.
 DROPS = ["dropout.attention=0.2"]
 ALL_DROPS = ["dropout.embedding=0.1", "dropout.residual=0.3", *DROPS]
@@ -89,6 +90,10 @@ class Row:
     def set(self, switches):
         """Adds keys that must not change the numbers. The name stays."""
         self.switches, self.keys = switches, [*self.keys, *switches]
+
+    def predicts_further(self):
+        """With layers for further tokens there is a metric mtp_loss."""
+        return any(key.startswith("model.mtp_layers=") for key in self.model)
 
     def __str__(self):
         return " ".join([self.name, *(["with"] if self.switches else []), *self.switches])
@@ -410,6 +415,7 @@ def plain_table():
     shared_experts(add, half)
     sinks(add, half)
     gpt_oss(add, half)
+    further_tokens(add, half)
     return rows
 
 
@@ -514,3 +520,34 @@ def shared_experts(add, half):
     add(2, 1, 1, 2, 1, model=[*SHARED_OUT, *DOCUMENTS, "experts.routing=balanced"], keys=[EP2, RING])
     add(1, 1, 2, 1, 2, model=[*SHARED_OUT, *ROUTER_LOSSES, "experts.routing=balanced"], keys=[EP2, FULL])
     half(1, 2, 1, 1, 2, model=SHARED_OUT, keys=[EP2])
+
+
+def further_tokens(add, half):
+    """Multi-token prediction: over each axis and all schedules, tied and untied, with documents, experts, and all that
+    recomputes, cuts or moves the ops of a layer and of the head."""
+    strips = "overlap.tensor_strips=2"
+    for axis in range(5):
+        add(*(2 if a == axis else 1 for a in range(5)), model=FURTHER2, keys=[RING] if axis == 3 else [])
+    add(2, 1, 2, 1, 2, model=FURTHER, steps=20)
+    add(2, 1, 2, 1, 2, model=[*FURTHER2, *TIED], keys=[FULL])
+    add(4, 1, 1, 1, 1, model=[*FURTHER, *TIED], keys=[SELECTIVE])
+    for name in ("gpipe", "interleaved", "zb-h1", "zbv", "dualpipev"):
+        chunks = 2 if name in ("interleaved", "zbv", "dualpipev") else None
+        add(2, 1, 1, 1, 2, model=[*FURTHER2, *EIGHT_LAYERS], keys=[*schedule(name, chunks), EACH])
+        add(2, 1, 2, 1, 1, model=[*FURTHER, *TIED], keys=[*schedule(name, chunks), "loss.chunks=3"])
+    add(1, 1, 2, 2, 1, model=[*FURTHER2, *DOCUMENTS, *UNEVEN], keys=[ALL_GATHER, ZERO3])
+    add(2, 1, 1, 2, 2, model=[*FURTHER, *DOCUMENTS, *SOME_WINDOWS], keys=[RING, FULL])
+    add(1, 1, 1, 2, 1, model=[*FURTHER, *DROPS], keys=[ALL_TO_ALL])
+    add(1, 2, 2, 1, 2, model=[*FURTHER2, Z_LOSS], keys=[ZERO3, ALWAYS, "loss.chunks=5"])
+    add(1, 1, 4, 1, 1, model=FURTHER, keys=[ZERO2, EACH, JOIN])
+    add(1, 1, 2, 1, 2, model=[*FURTHER, "model.seq_len=23"], keys=[NO_SP, NO_LP])
+    add(1, 1, 1, 1, 4, model=[*FURTHER2, *ONE_KV_HEAD, *POST, *ALL_HEADS, *BIASES], keys=[strips])
+    add(1, 1, 1, 1, 3, model=[*THREES, *FURTHER], keys=[strips])
+    add(1, 1, 2, 1, 2, model=[*FURTHER, *MUON], keys=[ZERO2])
+    add(2, 1, 2, 1, 2, model=[*FURTHER2, *RAMP])
+    add(1, 1, 2, 1, 2, model=[*FURTHER2, *SOME_EXPERTS, *ROUTER_LOSSES], keys=[FULL])
+    add(2, 1, 2, 1, 2, model=[*FURTHER, *SHARED_OUT, *ROUTER_LOSSES], keys=[EP4, BUFFER[1]])
+    add(2, 1, 2, 1, 1, model=[*FURTHER, *GROUPED, *EIGHT_LAYERS, "experts.every=2"],
+        keys=[EP2, *schedule("dualpipev", 2), "overlap.interleave=true"])
+    half(2, 1, 2, 1, 2, model=FURTHER2, keys=[ZERO3, SELECTIVE])
+    half(2, 1, 1, 2, 1, model=[*FURTHER, *SHARED_OUT, *TIED], keys=[*schedule("zbv", 2), RING])

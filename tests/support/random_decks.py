@@ -209,9 +209,10 @@ class RandomDeck:
             set_some(0.2, "model.v_dim", range(3, 14))
             set_some(0.2, "model.rope_adjacent", [True])
             if some(0.25) and "model.qk_norm" not in self.training and "model.qkv_bias" not in self.training:
-                self.training |= {"model.attention": "mla", "model.kv_heads": self.training["model.heads"],
-                                  "model.head_dim": 8, "model.rope_dim": 2, "model.kv_rank": chooser.choice([5, 8]),
-                                  "model.q_rank": chooser.choice([0, 7]), "model.score_factor": 1.25}
+                self.kv_heads = self.heads
+                self.training |= {"model.attention": "mla", "model.head_dim": 8, "model.rope_dim": 2,
+                                  "model.kv_rank": chooser.choice([5, 8]), "model.q_rank": chooser.choice([0, 7]),
+                                  "model.score_factor": 1.25}
             set_some(0.2, "model.sinks", [True])
             if some(0.3) and "model.mlp_bias" not in self.training:
                 self._draw_experts(chooser, set_some)

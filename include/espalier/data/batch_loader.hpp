@@ -29,6 +29,8 @@ struct BatchLayout {
   std::vector<int64_t> stream_positions = {};
   /// Attention drops probabilities, and needs the same positions as for documents.
   bool query_numbers = false;
+  /// Layers for further tokens: depth k needs the tokens k places ahead, and targets k + 1 places ahead.
+  int64_t depths = 0;
 
   const std::vector<int64_t>& DocumentPositions() const {
     return document_positions.empty() ? positions : document_positions;
@@ -50,6 +52,9 @@ struct Microbatch {
   /// Numbers of tokens in the batch of the step, seq_len for each sequence, if the layout needs them: i32[rows,
   /// stream_positions] and i32[rows, DocumentPositions()].
   std::vector<int32_t> stream_numbers, query_numbers;
+  /// Of depths 1, 2, ...: the token k places after position p, or the sample's last one, and the target: token p + k +
+  /// 1; -1 if it does not count, or is not in the sample.
+  std::vector<std::vector<int32_t>> further_ids, further_targets;
 };
 
 struct Batch {

@@ -61,6 +61,7 @@ struct Deck {
     double rope_attention_factor;  ///< 0: by the formula of yarn
     bool rope_truncate;            ///< the ramp of yarn begins and ends at whole indices
     bool tie_embeddings;
+    int mtp_layers;  ///< further layers after `layers`, which predict further tokens in training; like the last layer
     double init_std;
     /// Mixture of experts: the feed-forward network of a layer is `count` small ones, `per_token` of which serve a
     /// token.
@@ -137,7 +138,8 @@ struct Deck {
   } optimizer;
   struct Loss {
     double z_loss;
-    int64_t chunks;  ///< chunks of the rows of logits; 0: automatic
+    double mtp_weight;  ///< of the mean loss of model.mtp_layers
+    int64_t chunks;     ///< chunks of the rows of logits; 0: automatic
   } loss;
   struct Dropout {
     double embedding, residual, attention;

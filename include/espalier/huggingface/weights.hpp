@@ -11,6 +11,11 @@
 
 namespace espalier {
 
+/// Says that a layer for further tokens has another embedding or head than the model.
+inline std::string OtherCopy(const std::string& name) {
+  return name + ": other elements than those of the model, which all layers share";
+}
+
 class FolderOfWeights {
  public:
   /// Opens all files. UserError (kData) if there are none, or if the index does not fit them.
@@ -22,6 +27,11 @@ class FolderOfWeights {
   /// model needs (buffers, the head of a model whose head is tied).
   /// `further_layers`: as many layers after those of the model are not needed either (ModelConfig).
   std::vector<std::string> RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted, int64_t further_layers = 0);
+  /// How many of the `most` layers after the first `layers` the files have: those that predict further tokens.
+  int64_t FurtherLayers(int64_t layers, int64_t most) const;
+  /// Layers for further tokens share the embedding and the head. Released files repeat these in such layers, under
+  /// names of their own: those whose elements are others than the shared ones. Reads both.
+  std::vector<std::string> DifferingCopies() const;
   /// Elements [first, first + count) as fp32 of a weight that RequireFit has found. Not for several threads at once:
   /// of a matrix whose elements do not follow one another all are kept until another one is read.
   void Read(const std::string& name, int64_t first, int64_t count, float* out) const;

@@ -15,7 +15,7 @@ struct LayerKind {
   auto operator<=>(const LayerKind&) const = default;
 };
 
-/// The kind of layer `layer` (1..L).
+/// The kind of layer `layer` (1..L). Layers after the last, which predict further tokens, are of its kind.
 LayerKind KindOf(const Deck::Model& model, int layer);
 
 /// The kinds of a model, in the order of their first layers.

@@ -19,7 +19,8 @@ enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kScore, kSample, kCopi
 /// Programs of a model that is not trained any further: the weights themselves have the compute type, without masters.
 inline bool KeepsComputeType(Purpose purpose) { return purpose == Purpose::kScore || purpose == Purpose::kSample; }
 
-/// The layers of each chunk: chunk_of_layer[l] for l = 0 (embedding), 1..L, L+1 (head).
+/// The layers of each chunk: chunk_of_layer[l] for l = 0 (embedding), 1..L, L+1 (head). With layers for further tokens
+/// these are L+1..L+D and the head is L+D+1, all of them with the head.
 struct Split {
   std::vector<int> chunk_of_layer;
   int chunks = 1;

@@ -29,6 +29,8 @@ struct StepRecord {
   float loss = 0;                    ///< cross-entropy of the step's batch, before its update
   float grad_norm = 0;               ///< before clipping
   std::optional<float> z_loss = {};  ///< mean of the z-loss, which `loss` does not include; none: loss.z_loss is 0
+  /// Mean over the depths of model.mtp_layers of the cross-entropy per target, which `loss` does not include.
+  std::optional<float> mtp_loss = {};
   /// Means of the routers' losses, which `loss` does not include, summed over layers; none: their factors are 0.
   std::optional<float> balance_loss = {}, router_z_loss = {};
   /// Tokens of the expert that most chose, relative to the mean of the layer's experts, by layer with experts.

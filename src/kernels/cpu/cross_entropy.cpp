@@ -50,9 +50,9 @@ float TargetLogit(const T* x, int64_t target, int64_t width) {
 
 /// The gradient at the target, if it is in this shard.
 template <typename T>
-void PutTarget(T* dx, int64_t target, int64_t width, float logit, float max, float factor) {
+void PutTarget(T* dx, int64_t target, int64_t width, float logit, float max, float factor, float weight) {
   if (target < 0 || target >= width) return;
-  Store(dx + target, Exp(Broadcast(logit) - max) * factor - 1.0f, 1);
+  Store(dx + target, Exp(Broadcast(logit) - max) * factor - weight, 1);
 }
 
 template <typename T>
@@ -67,10 +67,10 @@ void GradRow(const CrossEntropyGradArgs& a, int64_t r) {
   T* dx = a.dlogits.As<T>() + r * width;
   if (a.targets[r] < 0) return ClearRow(dx, width);
   const int64_t target = a.targets[r] - a.logits.first;
-  const float max = a.max[r], factor = SoftmaxFactorOf(max, a.sum[r], a.z_loss);
+  const float max = a.max[r], factor = SoftmaxFactorOf(max, a.sum[r], a.z_loss, a.weight);
   const float at_target = TargetLogit(x, target, width);  // dlogits may be the logits
   ForLanes(0, width, [&](int64_t c, auto lanes) { Store(dx + c, Exp(Load(x + c, lanes) - max) * factor, lanes); });
-  PutTarget(dx, target, width, at_target, max, factor);
+  PutTarget(dx, target, width, at_target, max, factor, a.weight);
 }
 
 /// Where the exponentials of a row of dlogits are kept until their sum is known: fp32 in place, bf16 in scratch memory.
@@ -88,9 +88,9 @@ void LossRow(const CrossEntropyArgs& a, int64_t r) {
   const float sum = a.sum[r] =
       SumOfExp(x, max, width, [&](int64_t c, Floats e, auto lanes) { Store(exps + c, e, lanes); });
   if (a.targets[r] < 0) return ClearRow(dx, width);
-  const float factor = SoftmaxFactorOf(max, sum, a.z_loss);
+  const float factor = SoftmaxFactorOf(max, sum, a.z_loss, a.weight);
   ForLanes(0, width, [&](int64_t c, auto lanes) { Store(dx + c, Load(exps + c, lanes) * factor, lanes); });
-  PutTarget(dx, target, width, logit, max, factor);
+  PutTarget(dx, target, width, logit, max, factor, a.weight);
 }
 
 }  // namespace

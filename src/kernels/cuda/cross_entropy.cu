@@ -112,12 +112,12 @@ __global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyGradKernel(CrossEn
     const T* row = x + r * width;
     T* to = dx + r * width;
     const int64_t target = a.targets[r];
-    const float max = a.max[r], factor = SoftmaxFactorOf(max, a.sum[r], a.z_loss);
+    const float max = a.max[r], factor = SoftmaxFactorOf(max, a.sum[r], a.z_loss, a.weight);
     ForRow(row, static_cast<const T*>(to), width, [&](int64_t c, auto lanes) {
       const auto v = Load(row + c, lanes);
       Store(to + c, Each(lanes, [&](int k) {
               const float p = ExpFor<T>(v[k] - max) * factor;
-              return target < 0 ? 0.0f : first + c + k == target ? p - 1.0f : p;
+              return target < 0 ? 0.0f : first + c + k == target ? p - a.weight : p;
             }));
     });
   });
@@ -182,12 +182,12 @@ __global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyKernel(CrossEntrop
       a.target[r] = column >= 0 && column < width ? Widen(row[column]) : 0.0f;
     }
     __syncthreads();  // the target's logit has been read
-    const float factor = SoftmaxFactorOf(max, sum, a.z_loss);
+    const float factor = SoftmaxFactorOf(max, sum, a.z_loss, a.weight);
     ForRow(row, static_cast<const T*>(to), width, [&](int64_t c, auto lanes) {
       const auto v = kept.Load(c, lanes);
       Store(to + c, Each(lanes, [&](int k) {
               const float p = ExpFor<T>(v[k] - max) * factor;
-              return target < 0 ? 0.0f : c + k == column ? p - 1.0f : p;
+              return target < 0 ? 0.0f : c + k == column ? p - a.weight : p;
             }));
     });
     __syncthreads();  // the row in shared memory has been read

@@ -48,14 +48,14 @@ void CrossEntropyGrad(const CrossEntropyGradArgs& a) {
     const double log_z = std::log(static_cast<double>(a.sum[r])) + static_cast<double>(a.max[r]);
     for (int64_t c = 0; c < width; ++c) {
       const double p = std::exp(Get(x, r * width + c) - a.max[r]) / a.sum[r] * (1 + 2 * a.z_loss * log_z);
-      Set(a.dlogits, r * width + c, target < 0 ? 0.0 : p - (first + c == target ? 1 : 0));
+      Set(a.dlogits, r * width + c, target < 0 ? 0.0 : a.weight * (p - (first + c == target ? 1 : 0)));
     }
   }
 }
 
 void CrossEntropy(const CrossEntropyArgs& a) {
   LogitsSum({a.logits, nullptr, a.targets, a.sum, a.target, a.max});
-  CrossEntropyGrad({a.logits, a.max, a.sum, a.targets, a.dlogits, a.z_loss});
+  CrossEntropyGrad({a.logits, a.max, a.sum, a.targets, a.dlogits, a.z_loss, a.weight});
 }
 
 }  // namespace espalier::reference

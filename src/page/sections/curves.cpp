@@ -28,6 +28,7 @@ constexpr double kPercent = 100, kPerMiB = 1.0 / (1024 * 1024);
 constexpr Metric kMetrics[] = {
     {"loss", "loss", "", 1, true, true},
     {"z_loss", "z-loss", ""},
+    {"mtp_loss", "loss of further tokens", ""},
     {"balance_loss", "balance loss of experts", ""},
     {"router_z_loss", "z-loss of routers", ""},
     {"experts_max_load", "largest load of an expert, relative to the mean", ""},

@@ -22,10 +22,13 @@ Batch MadeUpBatch(const BatchLayout& layout, int64_t vocab) {
   const std::vector<int32_t> at_start(static_cast<size_t>(rows * std::ssize(layout.DocumentPositions())));
   const std::vector<int32_t> first(static_cast<size_t>(tokens));
   const std::vector<int32_t> of_stream(static_cast<size_t>(rows * std::ssize(layout.stream_positions)));
-  for (int64_t m = 0; m < layout.microbatches; ++m)
-    batch.microbatches.push_back({MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m)),
-                                  MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1)), at_start, first,
-                                  of_stream, at_start});
+  for (int64_t m = 0; m < layout.microbatches; ++m) {
+    const std::vector<int32_t> ids = MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m)),
+                               targets = MadeUpTokens(tokens, vocab, static_cast<uint64_t>(2 * m + 1));
+    const auto depths = static_cast<size_t>(layout.depths);
+    batch.microbatches.push_back(
+        {ids, targets, at_start, first, of_stream, at_start, std::vector(depths, ids), std::vector(depths, targets)});
+  }
   return batch;
 }
 

@@ -14,6 +14,7 @@
 #include "espalier/deck/print.hpp"
 #include "espalier/huggingface/model_config.hpp"
 #include "espalier/huggingface/weights.hpp"
+#include "espalier/model/further_tokens.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/hint.hpp"
@@ -47,7 +48,7 @@ bool IsOfTheModel(const std::string& key) {
 std::vector<std::string> Compare(const std::string& from, const Deck& saved, const LoadedDeck& now) {
   std::vector<std::string> fixed, others;
   for (const DeckDifference& difference : Differences(saved, now))
-    if (IsOfTheModel(difference.key)) {
+    if (IsOfTheModel(difference.key) && difference.key != "model.mtp_layers") {
       const std::string text =
           fmt::format("{} = {} ({}), {} there", difference.key, difference.now, difference.origin, difference.before);
       if (difference.fixed) fixed.push_back(Hint(text));
@@ -65,11 +66,31 @@ Box WholeOf(const Shape& shape) {
   return box;
 }
 
-void FillFrom(const FolderOfWeights& weights, const Programs& programs) {
+/// Chooses the weights to read: all, but for those of layers for further tokens beyond the first `further`, which stay
+/// as they were drawn.
+class Wanted {
+ public:
+  Wanted(const Deck::Model& model, int64_t further) : end_(model.layers + further) {}
+  bool operator()(const StateTensor& tensor) const {
+    return tensor.name.starts_with(kParameterPrefix) && LayerOfWeight(ParameterName(tensor.name)) < end_;
+  }
+
+ private:
+  int64_t end_;
+};
+
+/// What to say about layers for further tokens that the start has or lacks.
+std::string FurtherText(const Deck::Model& model, int64_t further) {
+  if (model.mtp_layers <= further) return "";
+  return fmt::format("has {} of model.mtp_layers = {} layers for further tokens; the others are drawn with run.seed",
+                     further, model.mtp_layers);
+}
+
+void FillFrom(const FolderOfWeights& weights, const Programs& programs, const Wanted& wanted) {
   std::vector<float> buffer(static_cast<size_t>(kBuffer));
   for (const LocalTensor& local : programs.local()) {
     const StateTensor& tensor = *local.tensor;
-    if (!tensor.name.starts_with(kParameterPrefix)) continue;
+    if (!wanted(tensor)) continue;
     const Box box = tensor.StoredBox(programs.compilation().mesh, programs.coordinate());
     for (Runs run(WholeOf(tensor.StoredShape()), box); !run.Done(); run.Next()) {
       for (int64_t done = 0; done < run.Count(); done += kBuffer) {
@@ -82,16 +103,22 @@ void FillFrom(const FolderOfWeights& weights, const Programs& programs) {
 }
 
 /// Returns rank 0's messages.
-std::vector<std::string> FromHuggingFace(const std::string& from, const LoadedDeck& loaded, const Programs& programs) {
+std::vector<std::string> FromHuggingFace(const std::string& from, const LoadedDeck& loaded, const Programs& programs,
+                                         bool is_rank_zero) {
   const ModelConfig config = ReadModelConfig(from);
   std::vector<std::string> lines = Compare(from, DeckOf(config, loaded.deck, from), loaded);
   FolderOfWeights weights(from);
+  const Deck::Model& model = loaded.deck.model;
+  const int64_t further = weights.FurtherLayers(model.layers, config.further_layers);
+  const Wanted is_wanted(model, std::min<int64_t>(further, model.mtp_layers));
   std::vector<SafetensorsWriter::Tensor> wanted;
   for (const StateTensor& tensor : programs.tensors())
-    if (tensor.name.starts_with(kParameterPrefix))
-      wanted.push_back({ParameterName(tensor.StoredName()), tensor.StoredShape()});
-  const std::vector<std::string> unused = weights.RequireFit(wanted, config.further_layers);
-  FillFrom(weights, programs);
+    if (is_wanted(tensor)) wanted.push_back({ParameterName(tensor.StoredName()), tensor.StoredShape()});
+  const std::vector<std::string> unused = weights.RequireFit(wanted, further - model.mtp_layers);
+  FillFrom(weights, programs, is_wanted);
+  if (std::string text = FurtherText(model, further); !text.empty()) lines.push_back(std::move(text));
+  if (is_rank_zero && model.mtp_layers > 0)
+    for (const std::string& name : weights.DifferingCopies()) lines.push_back(OtherCopy(name));
   if (weights.HasMxfp4()) lines.push_back("MXFP4 was widened to fp32, which has all its values");
   lines.insert(lines.begin(), fmt::format("starts from the weights of {} ({})", from, config.architecture));
   if (!unused.empty()) lines.push_back(fmt::format("not needed, in its files: {}", fmt::join(unused, ", ")));
@@ -106,18 +133,22 @@ std::vector<std::string> FromCheckpoint(const std::string& from, const LoadedDec
   const std::string dir = OnRankZero(
       world, [&] { return Resolve(from, from); }, rules);
   std::vector<std::string> lines;
-  OnAllRanks(
+  const int64_t further = std::stoll(OnRankZero(
       world,
       [&] {
-        if (world.Rank() == 0) lines = Compare(from, SavedDeck(dir, ReadMetadata(dir).deck), loaded);
+        const Deck saved = SavedDeck(dir, ReadMetadata(dir).deck);
+        lines = Compare(from, saved, loaded);
+        return std::to_string(saved.model.mtp_layers);
       },
-      rules);
+      rules));
+  if (std::string text = FurtherText(loaded.deck.model, further); !text.empty()) lines.push_back(std::move(text));
+  const Wanted is_wanted(loaded.deck.model, further);
   std::vector<StateTensor> tensors;
   std::vector<LocalTensor> local;
   for (const StateTensor& tensor : programs.tensors())
-    if (tensor.name.starts_with(kParameterPrefix)) tensors.push_back(tensor);
+    if (is_wanted(tensor)) tensors.push_back(tensor);
   for (const LocalTensor& tensor : programs.local())
-    if (tensor.tensor->name.starts_with(kParameterPrefix)) local.push_back(tensor);
+    if (is_wanted(*tensor.tensor)) local.push_back(tensor);
   const Metadata saved = Load(dir, tensors, local, programs.compilation().mesh, world, Coverage::kSome);
   lines.insert(lines.begin(), fmt::format("starts from the weights of {} (step {})", dir, saved.step));
   return lines;
@@ -131,7 +162,8 @@ void LoadInitialWeights(const LoadedDeck& loaded, const Programs& programs, Worl
   std::vector<std::string> lines;
   if (folder)
     OnAllRanks(
-        world, [&] { lines = FromHuggingFace(from, loaded, programs); }, AnyFailureIs(ExitStatus::kData));
+        world, [&] { lines = FromHuggingFace(from, loaded, programs, world.Rank() == 0); },
+        AnyFailureIs(ExitStatus::kData));
   else
     lines = FromCheckpoint(from, loaded, programs, world);
   if (world.Rank() == 0)

@@ -39,7 +39,7 @@ std::vector<StateTensor> StateTensors(const Compilation& compilation) {
 }
 
 std::vector<StateTensor> ParameterTensors(const Deck& deck) {
-  const Model model = BuildModel(deck, SplitLayers(deck, 1), deck.batch.micro, Purpose::kSample);
+  const Model model = BuildModel(deck, SplitLayers(deck, 1), deck.batch.micro, Purpose::kTrain);
   std::vector<StateTensor> tensors;
   std::set<std::string_view> known;
   for (const StoredPart& stored : model.stored)

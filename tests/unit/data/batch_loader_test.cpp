@@ -63,6 +63,38 @@ TEST(LoadBatchTest, TokensHaveNumbersInTheBatchForDropout) {
   EXPECT_THAT(batch.microbatches[0].query_numbers, ElementsAre(4, 5, 6, 7, 8, 9, 10, 11));
 }
 
+// Depth k has k valid targets less per sequence than the model itself; with isolated documents, per document.
+TEST(LoadBatchTest, DepthsReadTokensAheadAndPredictThoseAfterThem) {
+  CountingSource source(11, 6);
+  source.document_ = 4;
+  Batch batch;
+  BatchLayout layout = Layout(1, 2, {0, 2}, {5, 0, 2, 4, 3, 1});
+  layout.depths = 2;
+  // Sample 0 is 1000 to 1006, documents begin at 1000 and 1004; sample 1 is 1006 to 1012, with 1008 and 1012.
+  LoadBatch(source, {0, Order::kSequential}, layout, 0, batch);
+  const Microbatch& microbatch = batch.microbatches[0];
+  ASSERT_EQ(microbatch.further_ids.size(), 2u);
+  EXPECT_THAT(microbatch.further_ids[0],
+              ElementsAre(1006, 1001, 1003, 1005, 1004, 1002, 1012, 1007, 1009, 1011, 1010, 1008));
+  EXPECT_THAT(microbatch.further_targets[0],
+              ElementsAre(-1, 1002, 1004, 1006, 1005, 1003, -1, 1008, 1010, 1012, 1011, 1009));
+  EXPECT_THAT(microbatch.further_ids[1],
+              ElementsAre(1006, 1002, 1004, 1006, 1005, 1003, 1012, 1008, 1010, 1012, 1011, 1009));
+  EXPECT_THAT(microbatch.further_targets[1],
+              ElementsAre(-1, 1003, 1005, -1, 1006, 1004, -1, 1009, 1011, -1, 1012, 1010));
+  layout.isolate_documents = true;
+  LoadBatch(source, {0, Order::kSequential}, layout, 0, batch);
+  EXPECT_THAT(batch.microbatches[0].targets,
+              ElementsAre(1006, 1001, 1003, 1005, -1, 1002, -1, 1007, 1009, 1011, 1010, -1));
+  EXPECT_THAT(batch.microbatches[0].further_targets[0],
+              ElementsAre(-1, 1002, -1, 1006, -1, 1003, -1, -1, 1010, -1, 1011, -1));
+  EXPECT_THAT(batch.microbatches[0].further_targets[1],
+              ElementsAre(-1, 1003, -1, -1, -1, -1, -1, -1, 1011, -1, -1, -1));
+  layout.depths = 0;
+  LoadBatch(source, {0, Order::kSequential}, layout, 0, batch);
+  EXPECT_TRUE(batch.microbatches[0].further_ids.empty() && batch.microbatches[0].further_targets.empty());
+}
+
 TEST(LoadBatchTest, DocumentsEndTargetsIfTheyAreIsolated) {
   CountingSource source(11, 6);
   source.document_ = 4;

@@ -42,11 +42,11 @@ TEST_P(Kernels, LogitsSumFindsTheMaximum) {
 }
 
 /// One op for the sum and the gradient, against two: bitwise, in place and in separate memory, with and without a
-/// z-loss. Rows of 60013 do not fit into a multiprocessor's shared memory.
+/// z-loss and a weight. Rows of 60013 do not fit into a multiprocessor's shared memory.
 TEST_P(Kernels, LossWithItsGradientIsTheTwoOps) {
   for (int64_t width : {1, 17, 127, 5003, 60013}) {
-    for (double z_loss : {0.0, 0.3}) {
-      const Attributes attributes{{{"z_loss", z_loss}}, {}};
+    for (const auto& [z_loss, weight] : {std::pair{0.0, 1.0}, {0.3, 1.0}, {0.0, 0.15}, {0.3, 0.15}}) {
+      const Attributes attributes{{{"z_loss", z_loss}, {"weight", weight}}, {}};
       const Case sum = LogitsCase(random_, T(), width, "logits_sum");
       const Case one{"cross_entropy",
                      {sum.inputs[0], sum.inputs[2]},
@@ -60,7 +60,7 @@ TEST_P(Kernels, LossWithItsGradientIsTheTwoOps) {
                       {Empty(T(), {2, 9, width})},
                       attributes};
       EXPECT_TRUE(fused[0].SameBits(sums[0]) && fused[1].SameBits(sums[1]) && fused[2].SameBits(sum.inputs[1]));
-      EXPECT_TRUE(fused[3].SameBits(grad.Tested()[0])) << width << ", " << z_loss;
+      EXPECT_TRUE(fused[3].SameBits(grad.Tested()[0])) << width << ", " << z_loss << ", " << weight;
     }
   }
 }
@@ -71,7 +71,7 @@ TEST_P(Kernels, ZLoss) {
     for (double c : {1e-4, 0.3}) {
       const Case sum = LogitsCase(random_, T(), width, "logits_sum");
       const std::vector<OwnedTensor> sums = sum.Reference();
-      const Attributes attributes{{{"z_loss", c}}, {}};
+      const Attributes attributes{{{"z_loss", c}, {"weight", 0.7}}, {}};
       const Case grad{"cross_entropy_grad",
                       {sum.inputs[0], sum.inputs[1], sums[0], sum.inputs[2]},
                       {Empty(T(), {2, 9, width})},
@@ -90,10 +90,10 @@ TEST_P(Kernels, ZLoss) {
 }
 
 /// The gradient is the derivative of the loss: central differences of the reference in fp64.
-TEST(KernelsCrossEntropy, GradientOfTheZLossIsItsDerivative) {
+TEST(KernelsCrossEntropy, GradientOfTheWeightedZLossIsItsDerivative) {
   Random random;
-  const double c = 0.05;
-  const Attributes attributes{{{"z_loss", c}}, {}};
+  const double c = 0.05, weight = 0.3;
+  const Attributes attributes{{{"z_loss", c}, {"weight", weight}}, {}};
   const OwnedTensor logits = random.Real(kF32, {1, 3, 7}, 2, 6);
   const OwnedTensor targets = random.Integer({1, 3}, 0, 6);
   const auto loss = [&](int64_t moved, double by) {
@@ -102,7 +102,7 @@ TEST(KernelsCrossEntropy, GradientOfTheZLossIsItsDerivative) {
       double z = 0;
       const auto at = [&](int64_t i) { return logits[r * 7 + i] + (r * 7 + i == moved ? by : 0.0); };
       for (int64_t v = 0; v < 7; ++v) z += std::exp(at(v));
-      sum += std::log(z) - at(static_cast<int64_t>(targets[r])) + c * std::log(z) * std::log(z);
+      sum += weight * (std::log(z) - at(static_cast<int64_t>(targets[r])) + c * std::log(z) * std::log(z));
     }
     return sum;
   };

@@ -74,7 +74,7 @@ class OneRank {
     return whole;
   }
 
-  void Fill(const char* name, int microbatch, const std::vector<int32_t>& tokens) {
+  void Fill(const std::string& name, int microbatch, const std::vector<int32_t>& tokens) {
     std::copy(tokens.begin(), tokens.end(), executor_.At(name, microbatch).As<int32_t>());
   }
   void Step(int64_t step, double lr) {

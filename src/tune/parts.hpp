@@ -1,4 +1,5 @@
-// The parts that a search counts a model by: the embedding, the head, layers for further tokens, and each kind of layer.
+// The parts that a search counts a model by: the embedding, the head, layers for further tokens, and each kind of
+// layer.
 #pragma once
 
 #include <cstdint>

@@ -32,6 +32,7 @@ JOIN = "fusion.join_matmuls=always"
 AT_ATTENTION, NOT_UNDER = "overlap.context=false", "overlap.experts=false"
 EXPERTS = ["experts.count=8", "experts.per_token=3", "experts.ffn_dim=23", "experts.shared_ffn_dim=17",
            "experts.balance_loss=0.01"]
+FURTHER = ["model.mtp_layers=2", "loss.mtp_weight=0.5"]
 GPT2 = "model.family=gpt2"
 BIASES = [f"model.{part}_bias=true" for part in ("qkv", "o", "mlp")]
 REPLICAS, CP = "parallel.dp_replicate=2", "parallel.cp=2"
@@ -135,6 +136,14 @@ GROUPS = [
     (2, 1, [CHUNKS, EACH, ZERO2], [[], [LATE, TOGETHER], [ZERO3], [pp(2), schedule("zb-h1")],
                                    [pp(2), schedule("dualpipev"), LATE]]),
     (1, 2, [CHUNKS, *UNEVEN], [[], [ALONE], [SELECTIVE], [FULL], [THREE_STRIPS], [pp(2), schedule("zbv")]]),
+    # Layers for further tokens, whose embedding and head other stages or layers use, too.
+    (2, 1, [*FURTHER, STEP, *UNEVEN], [[], [FULL], [SELECTIVE, LATE], [ZERO1], [pp(2)], [pp(3), ZERO3, ALWAYS, FULL],
+                                       [pp(2), schedule("zb-h1")], [pp(2), schedule("zbv"), SELECTIVE],
+                                       [pp(2), schedule("interleaved"), TOGETHER]]),
+    (1, 2, [*FURTHER, EACH, "model.tie_embeddings=true"], [[], [FULL, ALONE], [TWO_STRIPS, SELECTIVE], [pp(2)],
+                                                          [pp(2), schedule("dualpipev")]]),
+    (1, 1, [*FURTHER, CHUNKS, CP, ZERO1, "parallel.context=all_gather", *EXPERTS],
+     [[], [FULL], [pp(2), schedule("zbv")]]),
     # bf16 moments: random bits depend only on the element, however states are sharded and updates are merged.
     (2, 1, [MOMENTS, STEP, *UNEVEN], [[], [ZERO1], [LATE], [pp(2), ZERO3], [pp(2), schedule("zbv")],
                                       [pp(2), schedule("interleaved")]]),

@@ -34,7 +34,8 @@ Compare() {
 }
 
 failed=0
-for name in grouped odd tied gpt2 llama31 mistral qwen2 qwen3 olmo2 mixtral qwen2_moe qwen3_moe glm4_moe olmoe mtp mtp_documents; do
+for name in grouped odd tied gpt2 llama31 mistral qwen2 qwen3 olmo2 \
+  mixtral qwen2_moe qwen3_moe glm4_moe olmoe mtp mtp_documents; do
   shared=()
   case $name in
     mixtral | *_moe | olmoe | mtp) shared=(parallel.ep=2) ;;

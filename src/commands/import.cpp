@@ -269,7 +269,7 @@ std::vector<SafetensorsWriter::Tensor> InFolder(Deck deck, bool upcycled) {
 void PrintFurtherTokens(const Deck& deck, const ModelConfig& config, const FolderOfWeights& weights) {
   if (config.further_layers > 0)
     fmt::print("further tokens: model.mtp_layers = {}; the files have {} of {} layers\n", deck.model.mtp_layers,
-               config.further_layers, weights.FurtherLayers(deck.model.layers, config.further_layers));
+               weights.FurtherLayers(deck.model.layers, config.further_layers), config.further_layers);
   if (deck.model.mtp_layers == 0) return;
   for (const std::string& name : weights.DifferingCopies()) spdlog::warn("{}", OtherCopy(name));
 }

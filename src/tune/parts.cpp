@@ -25,6 +25,8 @@ std::vector<ChunkParts> PartsOf(const Deck::Model& model, const std::vector<int6
   }
   chunks.front().count[kEmbedding] = 1;
   chunks.back().count[kHead] = 1;
+  chunks.back().count[kFurther] = model.mtp_layers;
+  if (model.mtp_layers > 0) chunks.back().last = kFurther;
   return chunks;
 }
 

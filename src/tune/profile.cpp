@@ -20,6 +20,7 @@ namespace {
 constexpr int kLayers = 2;  // of a small model
 
 /// The deck with two layers of one kind, on one pipeline stage and without data parallelism but what shares experts.
+/// Layers for further tokens run with the head, and are like the last layer: models of other kinds have none.
 Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   Layout small = layout;
   const bool defers = TraitsOf(layout.schedule).DefersW();
@@ -35,24 +36,29 @@ Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   SetLayout(changed, small);
   changed.pipeline.split.clear();
   changed.model = WithLayersOf(deck.model, kind, kLayers);
+  if (kind != KindOf(deck.model, deck.model.layers)) changed.model.mtp_layers = 0;
   return WithSequences(std::move(changed), layout.micro * small.dp_shard);
 }
 
 bool IsBackward(const Op& op) { return op.role == Role::kB || op.role == Role::kW; }
 
-/// A small model's program, and what it is an example of: the part `kind`, and with the first kind of a model also its
-/// embedding and head.
+/// A small model's program, and what it is an example of: the part `kind`, and if that is the kind of the model's last
+/// layer, its embedding, its head and a layer for further tokens, too.
 struct Example {
   const Compilation& c;
   Part kind;
+  bool has_ends;  ///< embedding and head
 
-  /// The part that a layer of the small model is an example of; none for its first layer.
+  /// The part that a layer of the small model is an example of; none for its first layer, and for those for further
+  /// tokens but the last.
   std::optional<Part> PartOf(int layer) const {
     if (layer == kLayers) return kind;
-    if (kind != kFirstKind || layer < 0 || layer == 1) return std::nullopt;
-    return layer == 0 ? kEmbedding : kHead;
+    if (!has_ends || layer < 0) return std::nullopt;
+    const int last = kLayers + c.deck.model.mtp_layers;
+    if (layer == 0) return kEmbedding;
+    if (layer > last) return kHead;
+    return layer == last ? std::optional(kFurther) : std::nullopt;
   }
-  bool IsFirst() const { return kind == kFirstKind; }
 };
 
 class MemoryReader {
@@ -74,9 +80,10 @@ class MemoryReader {
     ReadStates();
     ReadKept();
     ReadExtra(example_.kind);
-    if (!example_.IsFirst()) return;
+    if (!example_.has_ends) return;
     ReadExtra(kEmbedding);
     ReadExtra(kHead);
+    ReadExtra(kFurther);
     profile_.memory[kHead].done_in_forward = !HeadHasBackwardMatmuls();
   }
 
@@ -251,7 +258,7 @@ void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile
   }
   for (const Value& v : c.graph->values)
     if (IsParameter(v)) elements += Volume(LocalShape(v.type, c.mesh, {}));
-  if (example.IsFirst()) profile.step_us_per_element = elements > 0 ? step_us / static_cast<double>(elements) : 0;
+  if (example.has_ends) profile.step_us_per_element = elements > 0 ? step_us / static_cast<double>(elements) : 0;
 }
 
 }  // namespace
@@ -278,10 +285,10 @@ LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* 
   for (size_t i = 0; i < kinds.size(); ++i) {
     const Deck small = SmallModel(deck, kinds[i], layout);
     const Compilation c = Compile(small, SmallestRanks(small), Purpose::kTrain, {}, Verification::kAtTheEnd);
-    const Example example{c, kFirstKind + i};
+    const Example example{c, kFirstKind + i, kinds[i] == KindOf(deck.model, deck.model.layers)};
     MemoryReader(example, profile).Run();
     if (costs != nullptr) ReadTimes(example, *costs, profile);
-    if (!example.IsFirst()) continue;
+    if (!example.has_ends) continue;
     for (const Value& v : c.graph->values)
       if (v.layout == "batch,stream,embed" && v.frequency == Frequency::kMicrobatch)
         profile.stream_bytes = Volume(LocalShape(v.type, c.mesh, {})) * SizeOf(v.type.dtype);

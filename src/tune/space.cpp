@@ -208,7 +208,7 @@ std::vector<int64_t> Scorer::BalancedByTime(const Layout& layout) {
   std::vector<int64_t> layers(chunks, 1);
   std::vector<double> load(static_cast<size_t>(layout.pp), layout.chunks * layer_us);
   load[stage_of[0]] += us(kEmbedding);
-  load[stage_of[chunks - 1]] += us(kHead);
+  load[stage_of[chunks - 1]] += us(kHead) + context_.deck.model.mtp_layers * us(kFurther);
   for (auto l = static_cast<int64_t>(chunks); l < context_.deck.model.layers; ++l) {
     // Among the least loaded stages the last, which keeps the fewest microbatches; there the smaller chunk.
     size_t best = chunks - 1;

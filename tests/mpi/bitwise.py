@@ -37,6 +37,7 @@ MLA = ["model.attention=mla", "model.heads=4", "model.kv_heads=4", "model.head_d
        "model.q_rank=14", "model.kv_rank=9", "model.rope_adjacent=true"]
 GPT_OSS = [*EXPERTS, SINKS, "experts.mlp_bias=true", "experts.router_bias=true", "experts.swiglu_limit=0.05",
            "model.sliding_window=7", "model.full_attention_every=2"]
+FURTHER = ["model.mtp_layers=2", "loss.mtp_weight=0.5"]
 GPT2 = "model.family=gpt2"
 BIASES = [f"model.{part}_bias=true" for part in ("qkv", "o", "mlp")]
 REPLICAS, CP = "parallel.dp_replicate=2", "parallel.cp=2"
@@ -149,6 +150,14 @@ GROUPS = [
     (2, 1, [CHUNKS, EACH, ZERO2], [[], [LATE, TOGETHER], [ZERO3], [pp(2), schedule("zb-h1")],
                                    [pp(2), schedule("dualpipev"), LATE]]),
     (1, 2, [CHUNKS, *UNEVEN], [[], [ALONE], [SELECTIVE], [FULL], [THREE_STRIPS], [pp(2), schedule("zbv")]]),
+    # Layers for further tokens, whose embedding and head other stages or layers use, too.
+    (2, 1, [*FURTHER, STEP, *UNEVEN], [[], [FULL], [SELECTIVE, LATE], [ZERO1], [pp(2)], [pp(3), ZERO3, ALWAYS, FULL],
+                                       [pp(2), schedule("zb-h1")], [pp(2), schedule("zbv"), SELECTIVE],
+                                       [pp(2), schedule("interleaved"), TOGETHER]]),
+    (1, 2, [*FURTHER, EACH, "model.tie_embeddings=true"], [[], [FULL, ALONE], [TWO_STRIPS, SELECTIVE], [pp(2)],
+                                                          [pp(2), schedule("dualpipev")]]),
+    (1, 1, [*FURTHER, CHUNKS, CP, ZERO1, "parallel.context=all_gather", *EXPERTS],
+     [[], [FULL], [pp(2), schedule("zbv")]]),
     # bf16 moments: random bits depend only on the element, however states are sharded and updates are merged.
     (2, 1, [MOMENTS, STEP, *UNEVEN], [[], [ZERO1], [LATE], [pp(2), ZERO3], [pp(2), schedule("zbv")],
                                       [pp(2), schedule("interleaved")]]),

@@ -404,7 +404,7 @@ def attention_mask(documents, deck, dtype):
 
 
 def targets_ahead(sample, documents, ahead):
-    """The target [seq_len] of each position, so many tokens ahead; -100 beyond the sample or the position's document."""
+    """The target [seq_len] of each position, so many tokens ahead; -100 beyond the sample or the document."""
     seq_len = len(sample) - 1
     at = torch.arange(seq_len) + ahead
     inside = at.clamp(max=seq_len)

@@ -1,7 +1,7 @@
 """Any layout's checkpoint starts any other layout: every ordered pair of twelve layouts, with every setting of the
-communication switches, and one round each with a tied GPT-2, with Muon, with experts, with both and with bf16 moments.
-The loaded state, saved again before the first step, bitwise equals the saved one; the next step's loss agrees to rtol
-1e-6."""
+communication switches, and one round each with a tied GPT-2, with Muon, with experts, with both, with bf16 moments and
+with layers for further tokens. The loaded state, saved again before the first step, bitwise equals the saved one; the
+next step's loss agrees to rtol 1e-6."""
 import os, shutil
 
 from support.checkpoints import same_bits, tensors
@@ -48,9 +48,12 @@ EXPERT_LAYOUTS = [layout(), layout(dp_shard=4, ep=2), layout(dp_shard=2, tp=2, e
 MUON_EXPERT_MODEL = ["optimizer.name=muon", *EXPERT_MODEL]
 MUON_EXPERT_LAYOUTS = [layout(), layout(dp_shard=4, ep=2), layout(dp_shard=2, tp=2, zero=2), layout(pp=2, cp=3, ep=3)]
 MOMENTS = ["precision.moments=bf16"]
+FURTHER_MODEL = ["model.mtp_layers=2", "model.vocab=263", "batch.global=12"]
+FURTHER_LAYOUTS = [layout(), layout(pp=4), layout(dp_shard=3, zero=2), layout(pp=2, tp=2, schedule="zbv", chunks=2),
+                   layout(cp=2, dp_replicate=2)]
 RINGS = [(GPT2_MODEL, GPT2, GPT2_LAYOUTS), (MUON_MODEL, DECK, MUON_LAYOUTS), (EXPERT_MODEL, DECK, EXPERT_LAYOUTS),
          ([*GPT2_MODEL, *MOMENTS], GPT2, GPT2_LAYOUTS[1:]), ([*MUON_MODEL, *MOMENTS], DECK, MUON_LAYOUTS),
-         (MUON_EXPERT_MODEL, DECK, MUON_EXPERT_LAYOUTS)]
+         (MUON_EXPERT_MODEL, DECK, MUON_EXPERT_LAYOUTS), (FURTHER_MODEL, DECK, FURTHER_LAYOUTS)]
 
 
 def ranks(layout):

@@ -138,6 +138,8 @@ TEST_F(ConfigOfExperts, GlmHasDeepSeeksRouter) {
                                     {"num_nextn_predict_layers", 1}});
   config.erase("num_experts");
   EXPECT_EQ(Read(config.dump()).further_layers, 1);
+  EXPECT_EQ(Read(Config("qwen3_moe").dump()).further_layers, 0);
+  EXPECT_EQ(Read(Config("qwen3_moe", {{"num_nextn_predict_layers", 2}}).dump()).further_layers, 2);
   EXPECT_THAT(
       Keys(config),
       IsSupersetOf({Pair("experts.count", "12"), Pair("experts.ffn_dim", "10"), Pair("experts.shared_ffn_dim", "20"),

@@ -160,6 +160,33 @@ class WeightsOfExperts : public testing::Test {
   int folders_ = 0;
 };
 
+/// The model is layer 1; layers 2 and 3 predict further tokens.
+TEST_F(WeightsOfExperts, LayersForFurtherTokensShareEmbeddingAndHead) {
+  const auto part = [](std::string name, size_t weight) { return Part(std::move(name), {3, 2}, weight); };
+  std::vector<Stored> stored = OfQwen();
+  for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) stored.push_back(part(name, 0));
+  for (int layer : {2, 3}) {
+    const std::string at = fmt::format("model.layers.{}.", layer);
+    stored.push_back(Part(at + "eh_proj.weight", {2, 4}, 1));
+    stored.push_back(part(at + "embed_tokens.weight", 0));
+    stored.push_back(part(at + "shared_head.head.weight", layer == 2 ? 0 : 1));
+  }
+  FolderOfWeights weights = Folder(stored);
+  EXPECT_EQ(weights.FurtherLayers(2, 1), 1);
+  EXPECT_EQ(weights.FurtherLayers(2, 5), 2);
+  EXPECT_EQ(weights.FurtherLayers(1, 5), 0);
+  EXPECT_THAT(weights.DifferingCopies(), ElementsAre("model.layers.3.shared_head.head.weight"));
+  std::vector<Tensor> wanted = kModel;
+  wanted.push_back({"model.embed_tokens.weight", {3, 2}});
+  wanted.push_back({"lm_head.weight", {3, 2}});
+  EXPECT_THAT(weights.RequireFit(wanted, 2), ElementsAre("model.layers.2, which predicts further tokens (3 tensors)",
+                                                         "model.layers.3, which predicts further tokens (3 tensors)"));
+  wanted.push_back({"model.layers.2.eh_proj.weight", {2, 4}});
+  EXPECT_THAT(weights.RequireFit(wanted, 1),
+              ElementsAre("model.layers.2.embed_tokens.weight", "model.layers.2.shared_head.head.weight",
+                          "model.layers.3, which predicts further tokens (3 tensors)"));
+}
+
 TEST_F(WeightsOfExperts, AreReadFromEveryForm) {
   std::vector<Stored> without_prefix = OfQwen();
   for (Stored& one : without_prefix) one.tensor.name = one.tensor.name.substr(std::string("model.").size());

@@ -24,7 +24,7 @@ double FormulaOf(ScheduleKind kind, int stages, int chunks, int microbatches, Ro
   layout.schedule = kind;
   layout.chunks = chunks;
   layout.interleave = interleave;
-  const std::vector<ChunkParts> parts(static_cast<size_t>(stages * chunks), {{0, 0, 1}, kFirstKind, kFirstKind});
+  const std::vector<ChunkParts> parts(static_cast<size_t>(stages * chunks), {{0, 0, 0, 1}, kFirstKind, kFirstKind});
   const DataParallelTimes sync{ByPart<PartSync>(kFirstKind + 1), 0};
   return FormulaUs({profile, layout, PipelineReplay(layout, microbatches), microbatches, parts, sync, 0, true});
 }
@@ -133,11 +133,15 @@ TEST(Profile, HasAPartForEachKindOfLayer) {
 TEST(Parts, AreCountedByChunk) {
   const std::vector<ChunkParts> chunks =
       PartsOf(ShortDeck({"model.sliding_window=64", "model.full_attention_layers=3"}).model, {2, 2, 12});
-  EXPECT_EQ(chunks[0].count, (ByPart<int64_t>{1, 0, 2, 0}));
-  EXPECT_EQ(chunks[1].count, (ByPart<int64_t>{0, 0, 1, 1}));
-  EXPECT_EQ(chunks[2].count, (ByPart<int64_t>{0, 1, 0, 12}));
+  EXPECT_EQ(chunks[0].count, (ByPart<int64_t>{1, 0, 0, 2, 0}));
+  EXPECT_EQ(chunks[1].count, (ByPart<int64_t>{0, 0, 0, 1, 1}));
+  EXPECT_EQ(chunks[2].count, (ByPart<int64_t>{0, 1, 0, 0, 12}));
   EXPECT_EQ(chunks[1].first, kFirstKind);
   EXPECT_EQ(chunks[1].last, kFirstKind + 1);
+  const std::vector<ChunkParts> further = PartsOf(ShortDeck({"model.mtp_layers=2"}).model, {4, 12});
+  EXPECT_EQ(further[1].count, (ByPart<int64_t>{0, 1, 2, 12}));
+  EXPECT_EQ(further[1].Layers(), 12);
+  EXPECT_EQ(further[1].last, kFurther);
 }
 
 struct Scores {

@@ -82,6 +82,8 @@ Deck RandomDeck(Draw& draw) {
     overrides.insert(overrides.end(), {"model.sliding_window=10", "model.full_attention_layers=2"});
   if (draw.Of({0, 0, 1}) == 1) overrides.push_back("model.tie_embeddings=true");
   if (draw.Of({0, 0, 1}) == 1) overrides.push_back("precision.moments=bf16");
+  if (std::ranges::count(overrides, "model.family=gpt2") == 0 && draw.Of({0, 0, 1}) == 1)
+    overrides.push_back(fmt::format("model.mtp_layers={}", draw.Of({1, 2})));
   return SmallDeck(overrides);
 }
 

@@ -1,9 +1,10 @@
 // Causal attention with grouped heads (Vaswani et al. 2017, eq. 1; blocks as in Dao 2023). q is [b, s, heads e], k is
 // [b, t, kv_heads e], v is [b, t, kv_heads d] and the result is [b, s, heads d], with e the attribute `head_dim` and d
-// the attribute `value_dim` (absent: e). Scores are q k f / sqrt(e), with f the attribute `score_factor` (absent: 1). Heads of q, k and v share one einsum dim h, since tp shards both into equal numbers of
-// groups. In k and v it is upper-case (H), which means "not sharded over kv_replicate": ranks along that axis share a
-// kv head, and the gradients of k and v are partial sums over it. The log of the softmax denominators (lse) is kept, so
-// that backward recomputes probabilities block by block.
+// the attribute `value_dim` (absent: e). Scores are q k f / sqrt(e), with f the attribute `score_factor` (absent: 1).
+// Heads of q, k and v share one einsum dim h, since tp shards both into equal numbers of groups. In k and v it is
+// upper-case (H), which means "not sharded over kv_replicate": ranks along that axis share a kv head, and the gradients
+// of k and v are partial sums over it. The log of the softmax denominators (lse) is kept, so that backward recomputes
+// probabilities block by block.
 //
 // Under context parallelism (src/passes/context_parallel.cpp) the attributes `cp` and `length` mean that rows are in
 // zigzag order, and queries may be sharded on the sequence. With `hop` the keys are sharded like the queries, and are
@@ -132,7 +133,9 @@ OpDefinition Attention() {
   return {.summary = "causal attention with grouped heads",
           .einsum = AttentionEinsum,
           .infer = AttentionInfer,
-          .kernel = {.rows = Rows::kTogether, .work = ForwardFlops, .key = Numbers("cp", "head_dim", "hop", "value_dim", "window")},
+          .kernel = {.rows = Rows::kTogether,
+                     .work = ForwardFlops,
+                     .key = Numbers("cp", "head_dim", "hop", "value_dim", "window")},
           .gradient = AttentionGradient,
           .joinable = {3, 0}};
 }
@@ -142,7 +145,8 @@ OpDefinition AttentionGrad() {
           .infer = AttentionGradInfer,
           .kernel = {.rows = Rows::kTogether,
                      .work = BackwardFlops,
-                     .key = KeyAttributes{.texts = {"backward"}, .numbers = {"cp", "head_dim", "hop", "value_dim", "window"}}},
+                     .key = KeyAttributes{.texts = {"backward"},
+                                          .numbers = {"cp", "head_dim", "hop", "value_dim", "window"}}},
           .joinable = {3, 3}};
 }
 OpDefinition AttentionMerge() {

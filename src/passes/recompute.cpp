@@ -1,10 +1,10 @@
 // Activation checkpointing: backward computes activations again instead of keeping them (Chen et al. 2016; Korthikanti
 // et al. 2022, section 5). Recomputed are the F ops that the model marks as cheap (selective), or those of them that
-// attention reads, itself or through others of them (attention), or all ops of a transformer layer except those whose results leave it, so that only the input of the layer is kept (full; the
-// embedding is kept, of the head only its cheap norm is recomputed), and the reshards of recomputed values. A
-// recomputed op is cloned into role B, before the first backward op that reads one of its values. Ops that backward
-// does not read are not cloned. A reshard of a clone serves all of B and W (but not a deferred W). A clone runs the
-// same kernel on the same bits.
+// attention reads, itself or through others of them (attention), or all ops of a transformer layer except those whose
+// results leave it, so that only the input of the layer is kept (full; the embedding is kept, of the head only its
+// cheap norm is recomputed), and the reshards of recomputed values. A recomputed op is cloned into role B, before the
+// first backward op that reads one of its values. Ops that backward does not read are not cloned. A reshard of a clone
+// serves all of B and W (but not a deferred W). A clone runs the same kernel on the same bits.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -26,8 +26,8 @@ class Recomputer {
     const std::vector<bool> leaves = LeavesLayer();
     const std::vector<bool> cheap = mode == RecomputeMode::kAttention ? MakesInputsOfAttention() : AreCheap();
     for (size_t i = 0; i < ops_.size(); ++i)
-      recomputed_[i] = ops_[i].role == Role::kF && (cheap[i] || ReshardsRecomputed(ops_[i]) ||
-                                                    (whole_layers && InLayer(ops_[i]) && !leaves[i]));
+      recomputed_[i] = ops_[i].role == Role::kF &&
+                       (cheap[i] || ReshardsRecomputed(ops_[i]) || (whole_layers && InLayer(ops_[i]) && !leaves[i]));
   }
 
   void Run() {

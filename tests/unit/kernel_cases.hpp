@@ -175,7 +175,7 @@ struct Heads {
   int64_t cp = 1, length = 0;  ///< zigzag order
   int hop = -1;                ///< a block of a ring
   int64_t window = 0;
-  int documents = 0;  ///< 0: not separated; otherwise a row of kDocumentLengths, from 1
+  int documents = 0;      ///< 0: not separated; otherwise a row of kDocumentLengths, from 1
   int64_t value_dim = 0;  ///< 0: head_dim
 
   int64_t ValueDim() const { return value_dim > 0 ? value_dim : head_dim; }

@@ -92,8 +92,8 @@ inline constexpr auto kChoices<RopeScaling> = std::to_array<Choice<RopeScaling>>
                                                                                   {RopeScaling::kLlama3, "llama3"},
                                                                                   {RopeScaling::kYarn, "yarn"}});
 template <>
-inline constexpr auto kChoices<AttentionKind> =
-    std::to_array<Choice<AttentionKind>>({{AttentionKind::kHeads, "heads"}, {AttentionKind::kMla, "mla"}});
+inline constexpr auto kChoices<AttentionKind> = std::to_array<Choice<AttentionKind>>({{AttentionKind::kHeads, "heads"},
+                                                                                      {AttentionKind::kMla, "mla"}});
 template <>
 inline constexpr auto kChoices<QkNorm> =
     std::to_array<Choice<QkNorm>>({{QkNorm::kNone, "none"}, {QkNorm::kHead, "head"}, {QkNorm::kFull, "full"}});
@@ -129,8 +129,11 @@ inline constexpr auto kChoices<Fp8Scaling> = std::to_array<Choice<Fp8Scaling>>({
 template <>
 inline constexpr auto kChoices<Dtype> = std::to_array<Choice<Dtype>>({{Dtype::kBf16, "bf16"}, {Dtype::kF32, "fp32"}});
 template <>
-inline constexpr auto kChoices<RecomputeMode> = std::to_array<Choice<RecomputeMode>>(
-    {{RecomputeMode::kNone, "none"}, {RecomputeMode::kAttention, "attention"}, {RecomputeMode::kSelective, "selective"}, {RecomputeMode::kFull, "full"}});
+inline constexpr auto kChoices<RecomputeMode> =
+    std::to_array<Choice<RecomputeMode>>({{RecomputeMode::kNone, "none"},
+                                          {RecomputeMode::kAttention, "attention"},
+                                          {RecomputeMode::kSelective, "selective"},
+                                          {RecomputeMode::kFull, "full"}});
 template <>
 inline constexpr auto kChoices<Regather> = std::to_array<Choice<Regather>>({{Regather::kAuto, "auto"},
                                                                             {Regather::kAlways, "always"},

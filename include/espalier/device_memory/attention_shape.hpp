@@ -16,8 +16,8 @@ struct SequenceShard {
   constexpr int64_t PositionOf(int64_t row) const { return ZigzagPosition(start + row, length, cp); }
 };
 
-/// q [batch,queries,heads head_dim], k [batch,keys,kv_heads head_dim], v [batch,keys,kv_heads ValueDim()]; the results o
-/// have the width heads ValueDim(). A causal query sees the keys from its first key to itself, by position.
+/// q [batch,queries,heads head_dim], k [batch,keys,kv_heads head_dim], v [batch,keys,kv_heads ValueDim()]; the results
+/// o have the width heads ValueDim(). A causal query sees the keys from its first key to itself, by position.
 struct AttentionShape {
   int64_t batch, queries, keys, heads, kv_heads, head_dim;
   bool causal = false;
@@ -26,7 +26,7 @@ struct AttentionShape {
   /// Elements from one token to the next in q, k and v, and in their gradients, where they are columns of one tensor;
   /// 0: each is dense.
   int64_t joined_row = 0;
-  int64_t value_dim = 0;    ///< features of a head of values and of results; 0: head_dim
+  int64_t value_dim = 0;   ///< features of a head of values and of results; 0: head_dim
   float score_factor = 1;  ///< scores are q k score_factor / sqrt(head_dim)
 
   constexpr bool IsEmpty() const { return batch == 0 || queries == 0 || keys == 0 || heads == 0 || kv_heads == 0; }

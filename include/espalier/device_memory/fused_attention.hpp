@@ -41,8 +41,8 @@ struct AttentionInBlocks {
 };
 
 /// Why cuDNN has no kernel for the call on a GPU of compute capability `major`.x; empty if it has one: bf16, heads of a
-/// multiple of 8 features up to 128, on Hopper and later 256, scores in blocks, no dropout. A call without any element is
-/// refused, too.
+/// multiple of 8 features up to 128, on Hopper and later 256, scores in blocks, no dropout. A call without any element
+/// is refused, too.
 std::string WhyNotFused(const AttentionInBlocks& call, int major);
 
 /// True if cuDNN has a kernel. The plan uses the default.

@@ -52,9 +52,7 @@ double Dot(const Array& x, int64_t x0, const Array& y, int64_t y0, int64_t count
   return sum;
 }
 
-double ScaleOf(const AttentionShape& s) {
-  return double(s.score_factor) / std::sqrt(static_cast<double>(s.head_dim));
-}
+double ScaleOf(const AttentionShape& s) { return double(s.score_factor) / std::sqrt(static_cast<double>(s.head_dim)); }
 
 /// The dropout factor of a query's probability for a key.
 double FactorOf(const DropoutMask& mask, const Head& head, int64_t i, int64_t j) {
@@ -83,7 +81,8 @@ void ForwardRow(const AttentionArgs& a, const Head& head, int64_t i) {
     const int64_t value = head.Value(j, 0);
     for (int64_t c = 0; c < s.ValueDim(); ++c) o[static_cast<size_t>(c)] += weight * Get(a.v, value + c);
   }
-  for (int64_t c = 0; c < s.ValueDim(); ++c) Set(a.o, head.Result(i, c), sum == 0 ? 0 : o[static_cast<size_t>(c)] / sum);
+  for (int64_t c = 0; c < s.ValueDim(); ++c)
+    Set(a.o, head.Result(i, c), sum == 0 ? 0 : o[static_cast<size_t>(c)] / sum);
 }
 
 struct Gradients {

@@ -108,8 +108,9 @@ TEST_P(Kernels, AttentionGrad) {
     const std::vector<OwnedTensor> expected = c.Reference();
     double largest = 1;
     for (const OwnedTensor& x : expected) largest = std::max(largest, x.Largest());
-    const double relative = SumBound(std::max(h.head_dim, h.ValueDim()) + h.queries * h.heads / std::max<int64_t>(h.kv_heads, 1), 8) +
-                            (T() == kBf16 ? 1.0 / 64 : 0);
+    const double relative =
+        SumBound(std::max(h.head_dim, h.ValueDim()) + h.queries * h.heads / std::max<int64_t>(h.kv_heads, 1), 8) +
+        (T() == kBf16 ? 1.0 / 64 : 0);
     CheckAgainst(expected, c, largest * relative);
   }
 }

@@ -1,6 +1,6 @@
 // Packed copies of heads, shared by attention and its gradient. A head's rows are cut into blocks of 64, padded with
-// zeros; the features of a head are padded to `width`. Scores are computed transposed, keys by queries, so that the lanes of a vector
-// are queries: maxima and sums over keys need no operations across lanes.
+// zeros; the features of a head are padded to `width`. Scores are computed transposed, keys by queries, so that the
+// lanes of a vector are queries: maxima and sums over keys need no operations across lanes.
 #pragma once
 
 #include <cmath>
@@ -82,9 +82,7 @@ HeadRows<T> RowsOfHead(const Array& x, const HeadPlace& place, int64_t e) {
 inline constexpr float kLog2E = 1.44269504088896341f;
 
 /// The factor of the dot product of a query and a key.
-inline float ScaleOf(const AttentionShape& s) {
-  return s.score_factor / std::sqrt(static_cast<float>(s.head_dim));
-}
+inline float ScaleOf(const AttentionShape& s) { return s.score_factor / std::sqrt(static_cast<float>(s.head_dim)); }
 
 /// Extents of packed blocks: words of kPack elements along the contracted dim.
 template <int kPack>

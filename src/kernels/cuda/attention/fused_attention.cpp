@@ -180,7 +180,8 @@ class Builder {
     options.set_deterministic_algorithm(key_.deterministic);
     SetMask(options);
     const TensorAttributes lse = Input(kLse, LseDims(), LseStrides(), fe::DataType_t::FLOAT);
-    auto [dq, dk, dv] = graph_->sdpa_backward(Queries(kQ), Keys(kK), Values(kV), Results(kO), Results(kDo), lse, options);
+    auto [dq, dk, dv] =
+        graph_->sdpa_backward(Queries(kQ), Keys(kK), Values(kV), Results(kO), Results(kDo), lse, options);
     Output(dq, kDq, QueryDims(), QueryStrides(key_.whole.queries));
     Output(dk, kDk, KeyDims(), KeyStrides(key_.whole.keys));
     Output(dv, kDv, ValueDims(), ValueStrides(key_.whole.keys));

@@ -18,10 +18,11 @@ struct FusedCall {
   BackwardMethod backward = {};
 };
 
-/// Device memory. Operands: q [b,s,h e] and, backward, o and d_o [b,s,h d], k [b,t,g e] and v [b,t,g d], bf16; sequences are `query_rows`
-/// or `key_rows` rows apart. Dense: results (forward o; dq, dk, dv) in bf16 and lse f32 [b,h,s]. With shape.joined_row
-/// the rows of q, k and v, and of dq, dk and dv, are columns of wider ones. Backward expects o and
-/// lse of the whole softmax, even if it gets only some of the keys: gradients are then the contribution of these keys.
+/// Device memory. Operands: q [b,s,h e] and, backward, o and d_o [b,s,h d], k [b,t,g e] and v [b,t,g d], bf16;
+/// sequences are `query_rows` or `key_rows` rows apart. Dense: results (forward o; dq, dk, dv) in bf16 and lse f32
+/// [b,h,s]. With shape.joined_row the rows of q, k and v, and of dq, dk and dv, are columns of wider ones. Backward
+/// expects o and lse of the whole softmax, even if it gets only some of the keys: gradients are then the contribution
+/// of these keys.
 struct FusedMemory {
   void *q, *k, *v, *o, *lse;
   void *d_o, *dq, *dk, *dv;  ///< backward only

@@ -33,8 +33,8 @@ AT_ATTENTION, NOT_UNDER = "overlap.context=false", "overlap.experts=false"
 EXPERTS = ["experts.count=8", "experts.per_token=3", "experts.ffn_dim=23", "experts.shared_ffn_dim=17",
            "experts.balance_loss=0.01"]
 SINKS = "model.sinks=true"
-MLA = ["model.attention=mla", "model.heads=4", "model.kv_heads=4", "model.head_dim=12", "model.rope_dim=6", "model.v_dim=10",
-       "model.q_rank=14", "model.kv_rank=9", "model.rope_adjacent=true"]
+MLA = ["model.attention=mla", "model.heads=4", "model.kv_heads=4", "model.head_dim=12", "model.rope_dim=6",
+       "model.v_dim=10", "model.q_rank=14", "model.kv_rank=9", "model.rope_adjacent=true"]
 GPT_OSS = [*EXPERTS, SINKS, "experts.mlp_bias=true", "experts.router_bias=true", "experts.swiglu_limit=0.05",
            "model.sliding_window=7", "model.full_attention_every=2"]
 FURTHER = ["model.mtp_layers=2", "loss.mtp_weight=0.5"]

@@ -1,0 +1,96 @@
+// Arguments of rotations, and of the keys of latents.
+#include "espalier/graph/columns.hpp"
+#include "kernels/argument_reader.hpp"
+#include "kernels/read_arguments.hpp"
+
+namespace espalier {
+namespace {
+
+/// The attributes of rope_table.
+RopeRule RopeRuleOf(const Reader& r) {
+  const std::string_view name = r.TextOr("stretch", "none");
+  const RopeStretch stretch = name == "linear"   ? RopeStretch::kLinear
+                              : name == "llama3" ? RopeStretch::kLlama3
+                              : name == "yarn"   ? RopeStretch::kYarn
+                                                 : RopeStretch::kNone;
+  CHECK(stretch != RopeStretch::kNone || name == "none", "rope_table: stretch {}", name);
+  return {.theta = r.Number("theta"),
+          .head_dim = r.Integer("head_dim"),
+          .stretch = stretch,
+          .factor = r.NumberOr("factor", 1),
+          .low = r.NumberOr("low", 0),
+          .high = r.NumberOr("high", 1),
+          .original_length = r.NumberOr("original_length", 0),
+          .amplitude = r.NumberOr("amplitude", 1)};
+}
+
+}  // namespace
+
+template <>
+RopeArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor& x = r.In(0);
+  const int64_t e = r.Integer("head_dim");
+  const int64_t last =
+      call.attributes->texts.contains(kColumns) ? LocalColumns(*call.attributes, ColumnsOf(x)).back() : 0;
+  const int64_t rotated = ColumnsOf(x) - last;  // the last part of a joined tensor is not rotated
+  const int64_t rope_dim = r.In(1).shape.at(1), first = r.IntegerOr("first", 0);
+  CHECK(rope_dim % 2 == 0 && first + rope_dim <= e && rotated % e == 0,
+        "rope: {} does not hold heads of {}, {} rotated", ToString(x.shape), e, rope_dim);
+  return {.x = r.InFloats(0),
+          .table = r.InF32(1),
+          .y = r.OutFloats(0),
+          .rows = RowsOf(x),
+          .width = ColumnsOf(x),
+          .rotated = rotated,
+          .length = x.shape[1],
+          .head_dim = e,
+          .rope_dim = rope_dim,
+          .sine_sign = r.NumberOr("inverse", 0) != 0 ? -1.0f : 1.0f,
+          .first = first,
+          .adjacent = r.NumberOr("adjacent", 0) != 0};
+}
+
+template <>
+LatentKeysArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const LatentKeysArgs a{.kv = r.InFloats(0),
+                         .shared = r.InFloats(1),
+                         .k = r.OutFloats(0),
+                         .v = r.OutFloats(1),
+                         .rows = RowsOf(r.In(0)),
+                         .heads = ColumnsOf(r.In(0)) / (r.Integer("nope_dim") + r.Integer("value_dim")),
+                         .nope = r.Integer("nope_dim"),
+                         .rope = ColumnsOf(r.In(1)),
+                         .value = r.Integer("value_dim")};
+  CHECK(ColumnsOf(r.Out(0)) == a.heads * (a.nope + a.rope) && ColumnsOf(r.Out(1)) == a.heads * a.value,
+        "latent_keys: {} and {} into {} and {}", ToString(r.In(0).shape), ToString(r.In(1).shape),
+        ToString(r.Out(0).shape), ToString(r.Out(1).shape));
+  return a;
+}
+
+template <>
+LatentKeysGradArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const LatentKeysGradArgs a{.dk = r.InFloats(0),
+                             .dv = r.InFloats(1),
+                             .dkv = r.OutFloats(0),
+                             .dshared = r.OutFloats(1),
+                             .rows = RowsOf(r.In(0)),
+                             .heads = ColumnsOf(r.In(1)) / r.Integer("value_dim"),
+                             .nope = r.Integer("nope_dim"),
+                             .rope = ColumnsOf(r.Out(1)),
+                             .value = r.Integer("value_dim")};
+  CHECK(ColumnsOf(r.In(0)) == a.heads * (a.nope + a.rope) && ColumnsOf(r.Out(0)) == a.heads * (a.nope + a.value),
+        "latent_keys_grad: {} and {} into {} and {}", ToString(r.In(0).shape), ToString(r.In(1).shape),
+        ToString(r.Out(0).shape), ToString(r.Out(1).shape));
+  return a;
+}
+
+template <>
+RopeTableArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  return {r.InI32(0), r.OutF32(0), Volume(r.In(0).shape), RopeRuleOf(r)};
+}
+
+}  // namespace espalier

@@ -133,10 +133,21 @@ inline std::vector<std::string> OwnKeys(const std::string& model) {
             "sliding_window=4", "full_attention_every=2", "rope_scaling=yarn",   "rope_factor=4",
             "rope_beta_fast=4", "rope_beta_slow=0.5",     "rope_truncate=false", "rope_original_seq_len=60"};
   if (model == "deepseek_v3")
-    return {"attention=mla",       "kv_heads=4",      "head_dim=10",               "rope_dim=4",
-            "v_dim=7",             "q_rank=11",       "kv_rank=9",                 "rope_adjacent=true",
-            "rope_scaling=yarn",   "rope_factor=4",   "rope_original_seq_len=60",  "rope_beta_fast=4",
-            "rope_beta_slow=0.5",  "score_factor=1.44", "rope_attention_factor=1"};
+    return {"attention=mla",
+            "kv_heads=4",
+            "head_dim=10",
+            "rope_dim=4",
+            "v_dim=7",
+            "q_rank=11",
+            "kv_rank=9",
+            "rope_adjacent=true",
+            "rope_scaling=yarn",
+            "rope_factor=4",
+            "rope_original_seq_len=60",
+            "rope_beta_fast=4",
+            "rope_beta_slow=0.5",
+            "score_factor=1.44",
+            "rope_attention_factor=1"};
   if (model == "deepseek_v2")
     return {"attention=mla", "kv_heads=4", "head_dim=8", "rope_dim=6", "v_dim=9", "kv_rank=10", "rope_adjacent=true"};
   return {};

@@ -172,8 +172,8 @@ std::vector<DeckKey> Rows() {
     {"model", "head_dim", FIELD(model.head_dim), kHeadDim, Count(),
      "Width of an attention head of queries and keys; for llama even, since RoPE rotates pairs; for gpt2 dim / heads."},
     {"model", "attention", CHOICE(model.attention), "heads", OneOf<AttentionKind>(),
-     "How queries, keys and values are made: heads: a projection of each; mla: multi-head latent attention (DeepSeek-V2 "
-     "and V3), whose keys and values are projected up from kv_rank features, and of each head of queries and keys the "
+     "How queries, keys and values are made: heads: a projection of each; mla: multi-head latent attention "
+     "(DeepSeek-V2 and V3), whose keys and values are projected up from kv_rank features, and of each head of queries and keys the "
      "last rope_dim columns are rotated, which all heads of keys share."},
     {"model", "q_rank", FIELD(model.q_rank), 0, CountOrZero(),
      "mla: features that queries are projected up from; 0: queries are projected from the residual stream at once "
@@ -215,8 +215,8 @@ std::vector<DeckKey> Rows() {
      "Each so many-th layer sees all tokens in spite of model.sliding_window: 2: layers 2, 4, .. (gpt-oss), counted "
      "from 1; 0: none."},
     {"model", "rope_dim", FIELD(model.rope_dim), kRopeDim, Count(),
-     "Columns of each head that RoPE rotates, from the first; the others stay (GLM-4.5 rotates half of them). Even. With "
-     "mla the last ones, and fewer than head_dim."},
+     "Columns of each head that RoPE rotates, from the first; the others stay (GLM-4.5 rotates half of them). Even. "
+     "With mla the last ones, and fewer than head_dim."},
     {"model", "rope_adjacent", FIELD(model.rope_adjacent), false, Any(),
      "RoPE rotates pairs of neighbouring columns (DeepSeek), not of column i and i + rope_dim / 2."},
     {"model", "rope_theta", FIELD(model.rope_theta), 500000.0, PositiveFloat(),

@@ -1,6 +1,7 @@
 // The table of architectures with rotary positions: what each has in its config.json, and what it always has.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string_view>
 
@@ -16,6 +17,9 @@ enum class Windows : uint8_t {
   kOff,         ///< use_sliding_window must be false
 };
 
+/// YaRN's factor for a value of mscale (Peng et al. 2023, eq. 22).
+inline double YarnScale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
+
 /// Where an architecture with experts has them in config.json.
 struct ExpertKeys {
   std::string_view count, width;  ///< keys; without a `count` all layers are dense
@@ -24,14 +28,18 @@ struct ExpertKeys {
   std::string_view gated = {};    ///< key of the width of a shared expert with a gate
   bool deepseek = false;          ///< the router and the shared experts of DeepSeek-V3
   bool biased = false;            ///< biases of experts and router, and limits of gates
+  bool softmax = false;           ///< of a deepseek: DeepSeek-V2's router, softmax without biases and groups
+  int64_t shared = 1, first_layer = 1, groups = 1, top_groups = 1;  ///< of a deepseek, where config.json is silent
+  double scale = 1;                                                 ///< the same
 };
 
 /// What is fixed, or has another default, in each of the architectures with rotary positions.
 struct Rotary {
   std::string_view model_type, architecture;
-  int64_t kv_heads, head_dim;  ///< where config.json is silent; 0: as many as heads, dim / heads
+  int64_t kv_heads = 0, head_dim = 0;  ///< where config.json is silent; 0: as many as heads, dim / heads
   double norm_eps;
-  bool qkv_bias, attention_bias, mlp_bias;  ///< always biases of q, k and v; the key attention_bias, mlp_bias
+  bool qkv_bias = false, attention_bias = false, mlp_bias = false;  ///< always of q, k and v; the keys
+                                                                    ///< attention_bias, mlp_bias
   Windows windows;
   std::string_view qk_norm, norm_placement;
   double rope_theta = 10000;
@@ -42,6 +50,7 @@ struct Rotary {
   bool sinks = false;
   bool bias_by_default = false;  ///< attention_bias, where config.json is silent
   std::string_view rope = {};    ///< rope_parameters, where config.json is silent
+  bool mla = false;              ///< multi-head latent attention
 };
 inline constexpr Rotary kRotary[] = {
     {"llama", "LlamaForCausalLM", 0, 0, 1e-6, false, true, true, Windows::kAll, "none", "pre"},
@@ -141,6 +150,34 @@ inline constexpr Rotary kRotary[] = {
      true,
      R"({"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
          "original_max_position_embeddings": 4096})"},
+    {.model_type = "deepseek_v3",
+     .architecture = "DeepseekV3ForCausalLM",
+     .norm_eps = 1e-6,
+     .windows = Windows::kNone,
+     .qk_norm = "none",
+     .norm_placement = "pre",
+     .experts = {.count = "n_routed_experts",
+                 .width = "moe_intermediate_size",
+                 .deepseek = true,
+                 .first_layer = 3,
+                 .groups = 8,
+                 .top_groups = 4,
+                 .scale = 2.5},
+     .mla = true},
+    {.model_type = "deepseek_v2",
+     .architecture = "DeepseekV2ForCausalLM",
+     .norm_eps = 1e-6,
+     .windows = Windows::kNone,
+     .qk_norm = "none",
+     .norm_placement = "pre",
+     .experts = {.count = "n_routed_experts",
+                 .width = "moe_intermediate_size",
+                 .normalize = false,
+                 .deepseek = true,
+                 .softmax = true,
+                 .shared = 2,
+                 .first_layer = 0},
+     .mla = true},
 };
 
 }  // namespace espalier

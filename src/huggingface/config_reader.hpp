@@ -27,6 +27,8 @@ class ConfigReader {
     const auto found = config_.find(key);
     return found == config_.end() || found->is_null() ? nullptr : &*found;
   }
+  /// Also true for null.
+  bool Contains(const std::string& key) const { return config_.contains(key); }
   int64_t Integer(const std::string& key, int64_t least = 1) {
     const json* value = Find(key);
     if (value == nullptr) return Missing(key), least;

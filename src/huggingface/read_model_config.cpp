@@ -68,7 +68,8 @@ class Translator {
     length_ = Integer("seq_len", "max_position_embeddings");
     Set("heads", heads);
     Set("kv_heads", r_.IntegerOr("num_key_value_heads", a.kv_heads > 0 ? a.kv_heads : heads));
-    const int64_t head_dim = r_.IntegerOr("head_dim", a.head_dim > 0 ? a.head_dim : dim / heads);
+    const int64_t head_dim =
+        a.mla ? LatentAttention(a, heads) : r_.IntegerOr("head_dim", a.head_dim > 0 ? a.head_dim : dim / heads);
     Set("head_dim", head_dim);
     Set("norm_eps", Float(r_.NumberOr("rms_norm_eps", a.norm_eps)));
     Set("norm_placement", TomlString(a.norm_placement));
@@ -86,19 +87,51 @@ class Translator {
     const double rotated = Rope(a, r_.NumberOr("partial_rotary_factor", a.rotated));
     if (!(rotated > 0 && rotated <= 1) || (a.rotated == 1 && rotated != 1))
       r_.Refuse("partial_rotary_factor", rotated, a.rotated == 1 ? "1.0" : "above 0, at most 1");
-    Set("rope_dim", static_cast<int64_t>(double(head_dim) * rotated));
+    if (!a.mla) Set("rope_dim", static_cast<int64_t>(double(head_dim) * rotated));
     Set("tie_embeddings", r_.FlagOr("tie_word_embeddings", false));
     Set("init_std", Float(r_.NumberOr("initializer_range", 0.02)));
     r_.Expect("hidden_act", {"silu", "swish"});
     Rate("attention", "attention_dropout", 0);
     if (!a.experts.count.empty()) Experts(a.experts, layers);
     if (a.model_type == "qwen2_moe") r_.Expect("qkv_bias", {true});
-    const int64_t usual = a.model_type == "glm4_moe" ? 1 : 0;  // its releases have one, which not all files name
+    // Their releases have one, which not all files name.
+    const int64_t usual = a.model_type == "glm4_moe" || a.model_type == "deepseek_v3" ? 1 : 0;
     further_layers_ = r_.IntegerOr("num_nextn_predict_layers", r_.IntegerOr("num_mtp_layers", usual, 0), 0);
     if (a.experts.biased) GptOss();
+    if (a.mla) DeepSeek(a);
     if (a.model_type != "olmoe") return;
     r_.Expect("clip_qkv", {nullptr});
     r_.Expect("head_dim", {dim / heads});
+  }
+
+  /// Keys of multi-head latent attention; returns the width of a head of queries and keys.
+  int64_t LatentAttention(const Rotary& a, int64_t heads) {
+    const bool v2 = a.model_type == "deepseek_v2";
+    const int64_t nope = r_.IntegerOr("qk_nope_head_dim", 128), rope = r_.IntegerOr("qk_rope_head_dim", 64);
+    Set("attention", TomlString(DeckName(AttentionKind::kMla)));
+    // null says that queries have no latent.
+    Set("q_rank", r_.IntegerOr("q_lora_rank", r_.Contains("q_lora_rank") ? 0 : 1536));
+    Set("kv_rank", r_.IntegerOr("kv_lora_rank", 512));
+    Set("v_dim", r_.IntegerOr("v_head_dim", 128));
+    Set("rope_dim", rope);
+    Set("rope_adjacent", v2 || r_.FlagOr("rope_interleave", true));
+    r_.Expect("num_key_value_heads", {heads});
+    r_.Expect("attention_bias", {false});
+    // Later versions of transformers write both.
+    r_.Expect("head_dim", {rope});
+    r_.Expect("qk_head_dim", {nope + rope});
+    return nope + rope;
+  }
+
+  /// What else there is in config.json of DeepSeek's models.
+  void DeepSeek(const Rotary& a) {
+    r_.Expect("scoring_func", {DeckName(a.experts.softmax ? RouterScores::kSoftmax : RouterScores::kSigmoid)});
+    r_.Expect("topk_method", {a.experts.softmax ? "greedy" : "noaux_tc"});
+    r_.Expect("moe_layer_freq", {1});
+    if (a.experts.softmax) r_.Expect("mlp_bias", {false});
+    if (const json* quantization = r_.Find("quantization_config"))
+      r_.Refuse("quantization_config", *quantization, "none: make bf16 of the weights first");
+    r_.Unused({"aux_loss_alpha", "ep_size", "seq_aux"});
   }
 
   /// What else there is in config.json of gpt-oss.
@@ -161,24 +194,29 @@ class Translator {
     set("ffn_dim", r_.Integer(std::string(a.width)));
     const int64_t width = r_.IntegerOr(std::string(a.width), 1);
     set("shared_ffn_dim", !a.gated.empty() ? r_.Integer(std::string(a.gated))
-                          : a.deepseek     ? width * r_.IntegerOr("n_shared_experts", 1)
+                          : a.deepseek     ? width * r_.IntegerOr("n_shared_experts", a.shared)
                                            : 0);
     set("shared_gate", !a.gated.empty());
-    set("groups", a.deepseek ? r_.IntegerOr("n_group", 1) : 1);
-    set("top_groups", a.deepseek ? r_.IntegerOr("topk_group", 1) : 1);
-    set("bias", a.deepseek);
+    const bool groups = a.deepseek && !a.softmax;
+    set("groups", groups ? r_.IntegerOr("n_group", a.groups) : 1);
+    set("top_groups", groups ? r_.IntegerOr("topk_group", a.top_groups) : 1);
+    if (a.softmax) r_.Unused({"n_group", "topk_group"});  // of another topk_method
+    set("bias", groups);
     set("mlp_bias", a.biased);
     set("router_bias", a.biased);
     set("swiglu_limit", Float(a.biased ? r_.NumberOr("swiglu_limit", 7) : 0));
     const auto [first, every] = a.sparse_layers ? SparseLayers(layers)
-                                : a.deepseek    ? std::pair(r_.IntegerOr("first_k_dense_replace", 1, 0), int64_t{1})
-                                                : std::pair<int64_t, int64_t>(0, 1);
+                                : a.deepseek
+                                    ? std::pair(r_.IntegerOr("first_k_dense_replace", a.first_layer, 0), int64_t{1})
+                                    : std::pair<int64_t, int64_t>(0, 1);
     set("first_layer", first);
     set("every", every);
-    set("scores", TomlString(DeckName(a.deepseek ? RouterScores::kSigmoid : RouterScores::kSoftmax)));
+    set("scores", TomlString(DeckName(groups ? RouterScores::kSigmoid : RouterScores::kSoftmax)));
     const bool has_key = !a.normalize || a.deepseek;
     set("normalize", has_key ? r_.FlagOr("norm_topk_prob", a.normalize) : true);
-    set("scale", Float(a.deepseek ? r_.NumberOr("routed_scaling_factor", 1) : 1));
+    // With it, versions of DeepSeek-V2's code differ in whether they scale.
+    if (a.softmax) r_.Expect("norm_topk_prob", {false});
+    set("scale", Float(a.deepseek ? r_.NumberOr("routed_scaling_factor", a.scale) : 1));
     r_.Expect("router_jitter_noise", {0.0});
     AuxiliaryLoss();
   }
@@ -293,13 +331,13 @@ class Translator {
     ConfigReader inner(r_.place() + (parameters != nullptr ? ": rope_parameters" : ": rope_scaling"), *rope);
     Set("rope_theta", Float(inner.NumberOr("rope_theta", theta)));
     rotated = inner.NumberOr("partial_rotary_factor", rotated);
-    Scaling(inner);
+    Scaling(inner, a.mla);
     inner.RefuseOthers();
     for (std::string& error : inner.errors()) r_.errors().push_back(std::move(error));
     return rotated;
   }
 
-  void Scaling(ConfigReader& s) {
+  void Scaling(ConfigReader& s, bool mla) {
     std::string type = s.TextOr("type", "default");
     type = s.TextOr("rope_type", type);
     if (type == "default") return s.Unused({"factor", "original_max_position_embeddings"});
@@ -315,16 +353,18 @@ class Translator {
       Set("rope_low_freq_factor", Float(s.Number("low_freq_factor")));
       Set("rope_high_freq_factor", Float(s.Number("high_freq_factor")));
     }
-    if (type == "yarn") Yarn(s, factor);
+    if (type == "yarn") Yarn(s, factor, mla);
   }
 
-  void Yarn(ConfigReader& s, double factor) {
+  /// Latent attention also multiplies its scores, by the square of what mscale_all_dim makes.
+  void Yarn(ConfigReader& s, double factor, bool mla) {
     Set("rope_beta_fast", Float(s.NumberOr("beta_fast", 32)));
     Set("rope_beta_slow", Float(s.NumberOr("beta_slow", 1)));
     Set("rope_truncate", s.FlagOr("truncate", true));
     const double mscale = s.NumberOr("mscale", 0), all = s.NumberOr("mscale_all_dim", 0);
-    const auto scale = [&](double m) { return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1; };
-    const double otherwise = mscale != 0 && all != 0 ? scale(mscale) / scale(all) : 0;
+    const double of_all = YarnScale(factor, all);
+    const double otherwise = mscale != 0 && all != 0 ? YarnScale(factor, mscale) / of_all : 0;
+    if (mla) Set("score_factor", Float(of_all * of_all));
     Set("rope_attention_factor", Float(s.NumberOr("attention_factor", otherwise)));
   }
 
@@ -356,7 +396,8 @@ json ParseConfig(const std::string& path) {
 ModelConfig ReadModelConfig(const std::string& dir, Dropout dropout) {
   const std::string path = dir + "/config.json";
   ConfigReader reader(path, ParseConfig(path));
-  const std::string type = reader.TextOr("model_type", "");
+  std::string type = reader.TextOr("model_type", "");
+  if (type == "kimi_k2") type = "deepseek_v3";  // the name alone is another
   Translator translator(reader, dropout);
   ModelConfig config;
   const auto rotary = std::ranges::find(kRotary, type, &Rotary::model_type);

@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "espalier/huggingface/model_config.hpp"
 #include "espalier/model/layer_kinds.hpp"
 #include "espalier/util/error.hpp"
+#include "huggingface/architectures.hpp"
 
 namespace espalier {
 namespace {
@@ -43,6 +46,11 @@ std::vector<std::string> SpecialKeys(const Deck::Model& m) {
   flag("qkv_bias", m.qkv_bias);
   flag("o_bias", m.o_bias);
   flag("mlp_bias", m.mlp_bias);
+  if (m.attention != AttentionKind::kHeads)
+    keys.push_back(fmt::format("model.attention = \"{}\"", DeckName(m.attention)));
+  if (m.v_dim != m.head_dim) keys.push_back(fmt::format("model.v_dim = {}", m.v_dim));
+  if (m.score_factor != 1) keys.push_back(fmt::format("model.score_factor = {}", m.score_factor));
+  flag("rope_adjacent", m.rope_adjacent);
   if (m.rope_dim != m.head_dim) keys.push_back(fmt::format("model.rope_dim = {}", m.rope_dim));
   if (m.sliding_window > 0) keys.push_back(fmt::format("model.sliding_window = {}", m.sliding_window));
   if (m.full_attention_layers > 0)
@@ -62,12 +70,31 @@ std::vector<int64_t> DenseLayers(const Deck::Model& m) {
   return dense;
 }
 
-/// DeepSeek-V3's router with ordinary attention, and whole shared experts.
-bool IsGlm(const Deck::Model& m) {
+/// Whole shared experts, and others in all layers from one on.
+bool HasSharedExperts(const Deck::Model& m) {
   const Deck::Model::Experts& e = m.experts;
   const bool shared = e.shared_ffn_dim > 0 && e.shared_ffn_dim % e.ffn_dim == 0 && !e.shared_gate;
-  return e.scores == RouterScores::kSigmoid && e.bias && e.every == 1 && shared && !m.o_bias && !m.mlp_bias &&
-         m.norm_placement == NormPlacement::kPre && m.qk_norm != QkNorm::kFull && m.sliding_window == 0;
+  return e.every == 1 && shared && !m.o_bias && !m.mlp_bias && m.norm_placement == NormPlacement::kPre &&
+         m.qk_norm != QkNorm::kFull && m.sliding_window == 0;
+}
+/// DeepSeek-V3's router and shared experts.
+bool IsGlm(const Deck::Model& m) {
+  return m.experts.scores == RouterScores::kSigmoid && m.experts.bias && HasSharedExperts(m);
+}
+
+/// Something that multi-head latent attention alone has in Hugging Face's architectures.
+bool IsLikeDeepSeek(const Deck::Model& m) {
+  return m.attention == AttentionKind::kMla || m.v_dim != m.head_dim || m.score_factor != 1 || m.rope_adjacent;
+}
+/// DeepSeek-V3's router, or V2's, with latent attention, whose scores a scaling of RoPE alone multiplies.
+std::string FindDeepSeek(const Deck::Model& m) {
+  const Deck::Model::Experts& e = m.experts;
+  const bool scaled = m.rope_scaling == RopeScaling::kYarn && m.rope_factor > 1;
+  if (m.attention != AttentionKind::kMla || (m.score_factor != 1 && !scaled)) return "";
+  if (e.count == 0 || !HasSharedExperts(m)) return "";
+  if (IsGlm(m)) return "DeepseekV3ForCausalLM";
+  const bool router = e.scores == RouterScores::kSoftmax && !e.bias && e.groups == 1 && !e.normalize;
+  return router && m.rope_adjacent ? "DeepseekV2ForCausalLM" : "";
 }
 bool IsQwen2Moe(const Deck::Model& m) {
   const Deck::Model::Experts& e = m.experts;
@@ -109,6 +136,7 @@ std::string FindSparse(const Deck::Model& m) {
 
 std::string FindRotary(const Deck::Model& m) {
   if (IsLikeGptOss(m)) return m.experts.count > 0 && IsGptOss(m) ? "GptOssForCausalLM" : "";
+  if (IsLikeDeepSeek(m)) return FindDeepSeek(m);
   if (m.experts.count > 0) return FindSparse(m);
   if (m.rope_dim != m.head_dim) return "";
   const bool pre = m.norm_placement == NormPlacement::kPre, window = m.sliding_window > 0;
@@ -120,6 +148,26 @@ std::string FindRotary(const Deck::Model& m) {
   if (m.mlp_bias || m.o_bias) return "";
   if (m.qkv_bias) return "Qwen2ForCausalLM";
   return m.full_attention_layers == 0 ? "MistralForCausalLM" : "";
+}
+
+/// The value of mscale with the fewest digits whose YaRN factor is such that reading it gives the deck's again; the
+/// nearest if none does so exactly. `scale` is what YarnScale makes of it.
+double Mscale(const Deck::Model& m, double scale, const std::function<bool(double)>& is_exact) {
+  const double exact = (scale - 1) / (0.1 * std::log(m.rope_factor));
+  for (int digits = 1; digits < 17; ++digits)
+    if (const double rounded = std::stod(fmt::format("{:.{}g}", exact, digits)); is_exact(rounded)) return rounded;
+  return exact;
+}
+
+/// What multiplies the scores of latent attention, and the share of it that cosines and sines keep.
+void AddMscale(const Deck::Model& m, ordered_json& rope) {
+  const auto scale = [&](double mscale) { return YarnScale(m.rope_factor, mscale); };
+  const double all =
+      Mscale(m, std::sqrt(m.score_factor), [&](double x) { return scale(x) * scale(x) == m.score_factor; });
+  rope["mscale_all_dim"] = all;
+  if (m.rope_attention_factor == 0) return;
+  rope["mscale"] = Mscale(m, m.rope_attention_factor * scale(all),
+                          [&](double x) { return scale(x) / scale(all) == m.rope_attention_factor; });
 }
 
 ordered_json RopeScalingJson(const Deck::Model& m) {
@@ -135,6 +183,7 @@ ordered_json RopeScalingJson(const Deck::Model& m) {
     rope["beta_slow"] = m.rope_beta_slow;
     if (m.rope_attention_factor > 0) rope["attention_factor"] = m.rope_attention_factor;
     if (!m.rope_truncate) rope["truncate"] = false;
+    if (m.score_factor != 1) AddMscale(m, rope);
   }
   return rope;
 }
@@ -160,19 +209,20 @@ void AddWindows(const Deck::Model& m, const std::string& architecture, ordered_j
 void AddExperts(const Deck::Model& m, const std::string& architecture, ordered_json& config) {
   const Deck::Model::Experts& e = m.experts;
   const bool mixtral = architecture == "MixtralForCausalLM", qwen2 = architecture == "Qwen2MoeForCausalLM",
-             glm = architecture == "Glm4MoeForCausalLM", gpt_oss = architecture == "GptOssForCausalLM",
-             qwen = qwen2 || architecture == "Qwen3MoeForCausalLM";
-  config[mixtral || gpt_oss ? "num_local_experts" : glm ? "n_routed_experts" : "num_experts"] = e.count;
+             deepseek = architecture.starts_with("Deepseek"), glm = architecture == "Glm4MoeForCausalLM",
+             gpt_oss = architecture == "GptOssForCausalLM", qwen = qwen2 || architecture == "Qwen3MoeForCausalLM";
+  config[mixtral || gpt_oss ? "num_local_experts" : glm || deepseek ? "n_routed_experts" : "num_experts"] = e.count;
   config["num_experts_per_tok"] = e.per_token;
-  config[qwen || glm ? "moe_intermediate_size" : "intermediate_size"] = e.ffn_dim;
+  config[qwen || glm || deepseek ? "moe_intermediate_size" : "intermediate_size"] = e.ffn_dim;
   if (!mixtral && !gpt_oss) config["norm_topk_prob"] = e.normalize;
   if (gpt_oss) config["swiglu_limit"] = e.swiglu_limit;
-  if (glm) {
+  if (glm || deepseek) {
     config["n_shared_experts"] = e.shared_ffn_dim / e.ffn_dim;
     config["first_k_dense_replace"] = e.first_layer;
     config["routed_scaling_factor"] = e.scale;
     config["n_group"] = e.groups;
     config["topk_group"] = e.groups > 1 ? e.top_groups : 1;
+    if (!glm) return;
     config["use_qk_norm"] = m.qk_norm == QkNorm::kHead;
     config["partial_rotary_factor"] = double(m.rope_dim) / double(m.head_dim);
     return;
@@ -186,6 +236,21 @@ void AddExperts(const Deck::Model& m, const std::string& architecture, ordered_j
   std::erase_if(listed, [&](int64_t layer) { return (layer + 1) % step != 0; });
   config["decoder_sparse_step"] = step;
   config["mlp_only_layers"] = listed;
+}
+
+void AddLatents(const Deck::Model& m, const std::string& architecture, ordered_json& config) {
+  config["head_dim"] = m.rope_dim;  // as transformers has it
+  config["q_lora_rank"] = m.q_rank > 0 ? ordered_json(m.q_rank) : ordered_json(nullptr);
+  config["kv_lora_rank"] = m.kv_rank;
+  config["qk_nope_head_dim"] = m.head_dim - m.rope_dim;
+  config["qk_rope_head_dim"] = m.rope_dim;
+  config["v_head_dim"] = m.v_dim;
+  if (architecture == "DeepseekV2ForCausalLM") {
+    config["topk_method"] = "greedy";
+    return;
+  }
+  config["rope_interleave"] = m.rope_adjacent;
+  config["num_nextn_predict_layers"] = 0;
 }
 
 ordered_json RotaryJson(const Deck::Model& m, const Deck::Dropout& dropout, const std::string& architecture) {
@@ -210,6 +275,7 @@ ordered_json RotaryJson(const Deck::Model& m, const Deck::Dropout& dropout, cons
   AddWindows(m, architecture, config);
   if (m.experts.count > 0) AddExperts(m, architecture, config);
   if (m.mtp_layers > 0) config["num_nextn_predict_layers"] = m.mtp_layers;
+  if (m.attention == AttentionKind::kMla) AddLatents(m, architecture, config);
   return config;
 }
 
@@ -227,10 +293,10 @@ ordered_json Gpt2Json(const Deck::Model& m, const Deck::Dropout& dropout) {
 }
 
 std::string ModelType(const std::string& architecture) {
-  constexpr std::pair<std::string_view, std::string_view> kSparse[] = {{"Qwen2MoeForCausalLM", "qwen2_moe"},
-                                                                       {"Qwen3MoeForCausalLM", "qwen3_moe"},
-                                                                       {"Glm4MoeForCausalLM", "glm4_moe"},
-                                                                       {"GptOssForCausalLM", "gpt_oss"}};
+  constexpr std::pair<std::string_view, std::string_view> kSparse[] = {
+      {"Qwen2MoeForCausalLM", "qwen2_moe"},     {"Qwen3MoeForCausalLM", "qwen3_moe"},
+      {"Glm4MoeForCausalLM", "glm4_moe"},       {"GptOssForCausalLM", "gpt_oss"},
+      {"DeepseekV3ForCausalLM", "deepseek_v3"}, {"DeepseekV2ForCausalLM", "deepseek_v2"}};
   for (const auto& [name, type] : kSparse)
     if (name == architecture) return std::string(type);
   std::string type;
@@ -247,7 +313,8 @@ std::string ArchitectureOf(const Deck::Model& m) {
   throw UserError(
       ExitStatus::kDeck,
       fmt::format("{}: no architecture of Hugging Face has these together (allowed: those of llama, mistral, "
-                  "qwen2, qwen3, olmo2, mixtral, qwen2_moe, qwen3_moe, olmoe, glm4_moe, gpt_oss; doc/huggingface.md)",
+                  "qwen2, qwen3, olmo2, mixtral, qwen2_moe, qwen3_moe, olmoe, glm4_moe, gpt_oss, deepseek_v2, "
+                  "deepseek_v3; doc/huggingface.md)",
                   fmt::join(SpecialKeys(m), ", ")));
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains seventeen decks for 20 steps on one rank and at pp 2 x dp 2 x tp 2, one of them at cp 2, too, and compares each
+# Trains nineteen decks for 20 steps on one rank and at pp 2 x dp 2 x tp 2, one of them at cp 2, too, and compares each
 # run with PyTorch:
 #
 #   tests/oracle/compare.sh [FOLDER]
@@ -35,10 +35,10 @@ Compare() {
 
 failed=0
 for name in grouped odd tied gpt2 llama31 mistral qwen2 qwen3 olmo2 mixtral qwen2_moe qwen3_moe glm4_moe olmoe \
-  gpt_oss mtp mtp_documents; do
+  gpt_oss deepseek_v3 deepseek_v2 mtp mtp_documents; do
   shared=()
   case $name in
-    mixtral | *_moe | olmoe | gpt_oss | mtp) shared=(parallel.ep=2) ;;
+    mixtral | *_moe | olmoe | gpt_oss | deepseek_* | mtp) shared=(parallel.ep=2) ;;
   esac
   Compare "$name" 1 || failed=1
   Compare "$name" 8 parallel.pp=2 parallel.dp_shard=2 parallel.tp=2 "${shared[@]}" || failed=1

@@ -36,6 +36,16 @@ MODELS = {
                  "rope_beta_fast": 4.0, "rope_beta_slow": 0.5, "rope_truncate": False}, (False,),
                 {"count": 5, "per_token": 2, "ffn_dim": 13, "mlp_bias": True, "router_bias": True,
                  "swiglu_limit": 0.3}),
+    "deepseek_v3": ({"attention": "mla", "kv_heads": 4, "head_dim": 10, "rope_dim": 4, "v_dim": 7, "q_rank": 11,
+                     "kv_rank": 9, "rope_adjacent": True, "rope_scaling": "yarn", "rope_factor": 4.0,
+                     "rope_original_seq_len": 60, "rope_beta_fast": 4.0, "rope_beta_slow": 0.5,
+                     "rope_attention_factor": 1.0, "score_factor": 1.44}, (False,),
+                    {"count": 8, "per_token": 3, "ffn_dim": 11, "shared_ffn_dim": 11, "scores": "sigmoid", "scale": 2.5,
+                     "groups": 4, "top_groups": 2, "bias": True, "first_layer": 1}),
+    "deepseek_v2": ({"attention": "mla", "kv_heads": 4, "head_dim": 8, "rope_dim": 6, "v_dim": 9, "kv_rank": 10,
+                     "rope_adjacent": True}, (False,),
+                    {"count": 6, "per_token": 3, "ffn_dim": 11, "shared_ffn_dim": 22, "normalize": False,
+                     "scale": 1.5}),
     "olmoe": ({"qk_norm": "full"}, (False,), {"count": 7, "per_token": 3, "ffn_dim": 10, "normalize": False}),
 }
 BATCH = 2

@@ -9,6 +9,7 @@ import tomllib
 import numpy as np
 import torch
 import transformers
+from transformers.models.deepseek_v2 import modeling_deepseek_v2
 
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -74,6 +75,8 @@ def rope_parameters(m):
         parameters["truncate"] = m.get("rope_truncate", True)
         if m.get("rope_attention_factor", 0.0):
             parameters["attention_factor"] = m["rope_attention_factor"]
+        if m.get("score_factor", 1.0) != 1:
+            parameters["mscale_all_dim"] = (math.sqrt(m["score_factor"]) - 1) / (0.1 * math.log(m["rope_factor"]))
     return parameters
 
 
@@ -98,6 +101,8 @@ def build_sparse(m, e):
     usual = {"mlp_bias": False, "o_bias": bias, "norm_placement": "pre", "full_attention_layers": 0}
     usual_experts = {"shared_ffn_dim": 0, "scores": "softmax", "scale": 1, "balance_loss": 0, "z_loss": 0,
                      "bias": False}
+    if m.get("attention") == "mla":
+        return build_deepseek(m, e, config)
     if e.get("scores") == "sigmoid":
         return build_glm(m, e, config)
     if m.get("sinks", False):
@@ -134,6 +139,23 @@ def build_glm(m, e, config):
         routed_scaling_factor=e.get("scale", 1.0), n_group=e.get("groups", 1), topk_group=e.get("top_groups", 1),
         first_k_dense_replace=e.get("first_layer", 0), use_qk_norm=m.get("qk_norm", "none") == "head",
         attention_bias=m.get("qkv_bias", False)))
+
+
+def build_deepseek(m, e, config):
+    """Multi-head latent attention, with the router of DeepSeek-V3 or V2."""
+    config |= dict(
+        head_dim=m["rope_dim"], qk_rope_head_dim=m["rope_dim"], qk_nope_head_dim=m["head_dim"] - m["rope_dim"],
+        v_head_dim=m.get("v_dim", m["head_dim"]), kv_lora_rank=m["kv_rank"], q_lora_rank=m.get("q_rank", 0) or None,
+        n_routed_experts=e["count"], moe_intermediate_size=e["ffn_dim"],
+        n_shared_experts=e["shared_ffn_dim"] // e["ffn_dim"], routed_scaling_factor=e.get("scale", 1.0),
+        first_k_dense_replace=e.get("first_layer", 0))
+    if e.get("scores") == "sigmoid":
+        return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(
+            **config, norm_topk_prob=e.get("normalize", True), n_group=e.get("groups", 1),
+            topk_group=e.get("top_groups", 1), rope_interleave=m.get("rope_adjacent", False)))
+    if e.get("normalize", True) or e.get("groups", 1) > 1 or not m.get("rope_adjacent", False):
+        raise SystemExit("DeepSeek-V2 has other experts, and rotates neighbours")
+    return transformers.DeepseekV2ForCausalLM(transformers.DeepseekV2Config(**config, topk_method="greedy"))
 
 
 def build_gpt_oss(m, e, config):
@@ -179,6 +201,11 @@ def compute_in_double(model):
             weights = weights / weights.sum(-1, keepdim=True)
         return logits, weights, chosen
 
+    def route_scaled(self, x):  # DeepSeek-V2
+        logits = torch.nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
+        weights, chosen = torch.topk(logits.softmax(-1), self.top_k, dim=-1)
+        return logits, self.routed_scaling_factor * weights, chosen
+
     def route_groups(self, x):
         logits = torch.nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
         scores = logits.sigmoid()
@@ -191,6 +218,11 @@ def compute_in_double(model):
             weights = weights / weights.sum(-1, keepdim=True)
         return logits, self.routed_scaling_factor * weights, chosen
 
+    def rotate(q, k, turns):
+        pairs = (torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2).contiguous()) for x in (q, k))
+        return tuple(torch.view_as_real(x * turns.unsqueeze(1)).flatten(3) for x in pairs)
+
+    modeling_deepseek_v2.apply_rotary_emb = rotate  # which rounds to fp32
     model.double()
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
@@ -198,7 +230,7 @@ def compute_in_double(model):
         if type(module).__name__.endswith("TopKRouter"):
             module.forward = route.__get__(module)
         if type(module).__name__.endswith("TopkRouter"):
-            module.forward = route_groups.__get__(module)
+            module.forward = (route_scaled if hasattr(module, "topk_method") else route_groups).__get__(module)
     return model
 
 

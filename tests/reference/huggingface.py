@@ -40,6 +40,7 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 12}
 COMMON = {"vocab_size": 259, "hidden_size": 44, "intermediate_size": 70, "num_hidden_layers": 2,
           "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 36, "initializer_range": 0.05}
+MLA = {"num_key_value_heads": 4, "kv_lora_rank": 14, "qk_nope_head_dim": 8, "qk_rope_head_dim": 6, "v_head_dim": 12}
 # Architecture, what differs from COMMON, element type of the files.
 MODELS = {
     "llama2": ("Llama", {"num_key_value_heads": 4, "head_dim": 10}, "float32"),
@@ -62,6 +63,14 @@ MODELS = {
     "glm4_moe": ("Glm4Moe", {"head_dim": 12, "num_hidden_layers": 3, "n_routed_experts": 8, "num_experts_per_tok": 3,
                              "moe_intermediate_size": 18, "n_shared_experts": 2, "n_group": 4, "topk_group": 2,
                              "routed_scaling_factor": 2.5, "use_qk_norm": True, "attention_bias": True}, "bfloat16"),
+    "deepseek_v3": ("DeepseekV3", MLA | {
+        "num_hidden_layers": 3, "q_lora_rank": 17, "n_routed_experts": 8, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 18, "n_shared_experts": 1, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
+        "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}, "bfloat16"),
+    "deepseek_v2": ("DeepseekV2", MLA | {
+        "num_hidden_layers": 3, "q_lora_rank": None, "n_routed_experts": 6, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 18, "n_shared_experts": 2, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5,
+        "rope_parameters": YARN | {"mscale": 0.9, "mscale_all_dim": 0.707}}, "float32"),
     "olmoe": ("Olmoe", {"hidden_size": 40, "num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 22},
               "float32"),
     "gpt_oss": ("GptOss", {"hidden_size": 64, "head_dim": 12, "num_hidden_layers": 3, "num_local_experts": 8,

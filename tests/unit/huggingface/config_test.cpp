@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -153,6 +154,94 @@ TEST_F(ConfigOfExperts, GlmHasDeepSeeksRouter) {
               ElementsAre("partial_rotary_factor = 1.5: cannot be expressed (allowed: above 0, at most 1)"));
 }
 
+/// What DeepSeek-V2-Lite's mscale of 0.707 makes of scores.
+const double kLiteFactor = std::pow(0.1 * 0.707 * std::log(40.0) + 1, 2);
+
+/// That of DeepSeek-V2-Lite.
+json V2Lite() {
+  return {{"model_type", "deepseek_v2"},
+          {"attention_bias", false},
+          {"aux_loss_alpha", 0.001},
+          {"first_k_dense_replace", 1},
+          {"hidden_size", 2048},
+          {"intermediate_size", 10944},
+          {"kv_lora_rank", 512},
+          {"max_position_embeddings", 163840},
+          {"moe_intermediate_size", 1408},
+          {"moe_layer_freq", 1},
+          {"n_group", 1},
+          {"n_routed_experts", 64},
+          {"n_shared_experts", 2},
+          {"norm_topk_prob", false},
+          {"num_attention_heads", 16},
+          {"num_experts_per_tok", 6},
+          {"num_hidden_layers", 27},
+          {"num_key_value_heads", 16},
+          {"q_lora_rank", nullptr},
+          {"qk_nope_head_dim", 128},
+          {"qk_rope_head_dim", 64},
+          {"rms_norm_eps", 1e-6},
+          {"rope_scaling",
+           {{"beta_fast", 32},
+            {"beta_slow", 1},
+            {"factor", 40},
+            {"mscale", 0.707},
+            {"mscale_all_dim", 0.707},
+            {"original_max_position_embeddings", 4096},
+            {"type", "yarn"}}},
+          {"rope_theta", 10000},
+          {"routed_scaling_factor", 1.0},
+          {"scoring_func", "softmax"},
+          {"seq_aux", true},
+          {"topk_group", 1},
+          {"topk_method", "greedy"},
+          {"v_head_dim", 128},
+          {"vocab_size", 102400}};
+}
+
+TEST_F(ConfigOfExperts, DeepSeekHasLatents) {
+  json config = V2Lite();
+  EXPECT_EQ(Read(config.dump()).architecture, "DeepseekV2ForCausalLM");
+  EXPECT_THAT(
+      Keys(config),
+      IsSupersetOf({Pair("model.attention", "\"mla\""), Pair("model.q_rank", "0"), Pair("model.kv_rank", "512"),
+                    Pair("model.head_dim", "192"), Pair("model.rope_dim", "64"), Pair("model.v_dim", "128"),
+                    Pair("model.rope_adjacent", "true"), Pair("model.score_factor", fmt::format("{}", kLiteFactor)),
+                    Pair("model.rope_attention_factor", "1.0"), Pair("experts.scores", "\"softmax\""),
+                    Pair("experts.normalize", "false"), Pair("experts.shared_ffn_dim", "2816"),
+                    Pair("experts.bias", "false"), Pair("experts.groups", "1")}));
+  config["topk_method"] = "group_limited_greedy";
+  config["norm_topk_prob"] = config["attention_bias"] = true;
+  config["num_key_value_heads"] = 4;
+  EXPECT_THAT(Errors(config),
+              testing::UnorderedElementsAre("num_key_value_heads = 4: cannot be expressed (allowed: 16)",
+                                            "attention_bias = true: cannot be expressed (allowed: false)",
+                                            "norm_topk_prob = true: cannot be expressed (allowed: false)",
+                                            "topk_method = \"group_limited_greedy\": cannot be expressed (allowed: "
+                                            "\"greedy\")"));
+  // Where it is silent, the values of DeepSeek-V3.
+  const json v3 = {{"model_type", "kimi_k2"},      {"hidden_size", 96},        {"intermediate_size", 26},
+                   {"num_hidden_layers", 5},       {"num_attention_heads", 4}, {"max_position_embeddings", 40},
+                   {"n_routed_experts", 16},       {"num_experts_per_tok", 8}, {"moe_intermediate_size", 10},
+                   {"rope_interleave", false},     {"vocab_size", 31},         {"head_dim", 64},
+                   {"num_nextn_predict_layers", 1}};
+  EXPECT_EQ(Read(v3.dump()).architecture, "DeepseekV3ForCausalLM");
+  EXPECT_EQ(Read(v3.dump()).further_layers, 1);
+  EXPECT_THAT(
+      Keys(v3),
+      IsSupersetOf({Pair("model.q_rank", "1536"), Pair("model.head_dim", "192"), Pair("model.kv_heads", "4"),
+                    Pair("model.rope_adjacent", "false"), Pair("experts.scores", "\"sigmoid\""),
+                    Pair("experts.groups", "8"), Pair("experts.top_groups", "4"), Pair("experts.first_layer", "3"),
+                    Pair("experts.scale", "2.5"), Pair("experts.shared_ffn_dim", "10"), Pair("experts.bias", "true")}));
+  json other = v3;
+  other.update({{"quantization_config", {{"quant_method", "fp8"}}}, {"scoring_func", "softmax"}, {"head_dim", 24}});
+  EXPECT_THAT(Errors(other),
+              ElementsAre("head_dim = 24: cannot be expressed (allowed: 64)",
+                          "scoring_func = \"softmax\": cannot be expressed (allowed: \"sigmoid\")",
+                          "quantization_config = {\"quant_method\":\"fp8\"}: cannot be expressed (allowed: none: make "
+                          "bf16 of the weights first)"));
+}
+
 TEST_F(ConfigOfExperts, GptOssHasSinksAndBiases) {
   json config = Config("gpt_oss", {{"num_local_experts", 7}, {"quantization_config", {{"quant_method", "mxfp4"}}}});
   config.erase("num_experts");
@@ -253,6 +342,15 @@ TEST_F(ConfigOfExperts, AnExportSaysWhatTheDeckSays) {
       {"Glm4MoeForCausalLM",
        {"experts.count=12", "experts.scores=sigmoid", "experts.bias=true", "experts.shared_ffn_dim=10",
         "experts.groups=4", "experts.top_groups=2", "experts.normalize=false"}},
+      {"DeepseekV3ForCausalLM",
+       {"model.attention=mla", "model.kv_heads=4", "model.head_dim=14", "model.rope_dim=6", "model.v_dim=9",
+        "model.q_rank=11", "model.kv_rank=13", "experts.scores=sigmoid", "experts.bias=true",
+        "experts.shared_ffn_dim=20", "experts.scale=2.5", "experts.first_layer=1"}},
+      {"DeepseekV2ForCausalLM",
+       {"model.attention=mla", "model.kv_heads=4", "model.head_dim=14", "model.rope_dim=6", "model.v_dim=9",
+        "model.kv_rank=13", "model.rope_adjacent=true", "experts.normalize=false", "experts.shared_ffn_dim=10",
+        "model.rope_scaling=yarn", "model.rope_factor=40", "model.rope_original_seq_len=40",
+        "model.rope_attention_factor=1", fmt::format("model.score_factor={}", kLiteFactor)}},
       {"GptOssForCausalLM",
        {"model.ffn_dim=10", "model.sinks=true", "experts.mlp_bias=true", "experts.router_bias=true",
         "experts.swiglu_limit=7"}},
@@ -293,7 +391,11 @@ TEST_F(ConfigOfExperts, ArchitecturesThatDoNotExistAreNamed) {
       HasSubstr(
           "experts.count = 7, experts.scores = \"sigmoid\": no architecture of Hugging Face has these "
           "together (allowed: those of llama, mistral, qwen2, qwen3, olmo2, mixtral, qwen2_moe, qwen3_moe, olmoe, "
-          "glm4_moe, gpt_oss;"));
+          "glm4_moe, gpt_oss, deepseek_v2, deepseek_v3;"));
+  EXPECT_THAT(why("model.rope_adjacent=true"), HasSubstr("model.rope_adjacent = true, experts.count = 7: no arch"));
+  EXPECT_THAT(why("model.attention=mla model.kv_heads=4 model.head_dim=14 model.rope_dim=6 model.kv_rank=13 "
+                  "experts.shared_ffn_dim=10 experts.normalize=false model.rope_adjacent=true model.score_factor=1.5"),
+              HasSubstr("model.attention = \"mla\", model.score_factor = 1.5, model.rope_adjacent = true"));
   EXPECT_THAT(why("experts.mlp_bias=true"), HasSubstr("experts.mlp_bias = true: no arch"));
   EXPECT_THAT(
       why("model.sinks=true experts.router_bias=true experts.swiglu_limit=7"),

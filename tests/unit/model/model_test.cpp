@@ -73,7 +73,7 @@ std::vector<Variant> Variants() {
     variants.push_back({name + "_cpu", model, FindCpuKernel, tied});
   };
   for (const char* model :
-       {"llama", "gpt2", "llama31", "olmo2", "mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "olmoe", "gpt_oss"})
+       {"llama", "gpt2", "llama31", "olmo2", "mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "olmoe", "gpt_oss", "deepseek_v3", "deepseek_v2"})
     add(model, false);
   for (const char* model : {"llama", "gpt2", "qwen2", "qwen3"}) add(model, true);
   return variants;
@@ -240,6 +240,9 @@ TEST(Decks, HaveThePublishedNumberOfParameters) {
                                                                {"glm/glm-4.5-air", 106'852'251'264},
                                                                {"gpt-oss/20b", 20'914'757'184},
                                                                {"gpt-oss/120b", 116'829'156'672},
+                                                               {"deepseek/v3", 671'026'419'200},
+                                                               {"deepseek/v2-lite", 15'706'484'224},
+                                                               {"deepseek/moonlight-16b-a3b", 15'960'110'208},
                                                                {"olmoe/1b-7b", 6'919'161'856}};
   for (const auto& [name, parameters] : counts) {
     const Deck deck = LoadDeck(InTree(fmt::format("inputs/{}.toml", name))).deck;

@@ -132,6 +132,24 @@ inline std::vector<std::string> OwnKeys(const std::string& model) {
     return {"head_dim=8",       "qkv_bias=true",          "o_bias=true",         "sinks=true",
             "sliding_window=4", "full_attention_every=2", "rope_scaling=yarn",   "rope_factor=4",
             "rope_beta_fast=4", "rope_beta_slow=0.5",     "rope_truncate=false", "rope_original_seq_len=60"};
+  if (model == "deepseek_v3")
+    return {"attention=mla",
+            "kv_heads=4",
+            "head_dim=10",
+            "rope_dim=4",
+            "v_dim=7",
+            "q_rank=11",
+            "kv_rank=9",
+            "rope_adjacent=true",
+            "rope_scaling=yarn",
+            "rope_factor=4",
+            "rope_original_seq_len=60",
+            "rope_beta_fast=4",
+            "rope_beta_slow=0.5",
+            "score_factor=1.44",
+            "rope_attention_factor=1"};
+  if (model == "deepseek_v2")
+    return {"attention=mla", "kv_heads=4", "head_dim=8", "rope_dim=6", "v_dim=9", "kv_rank=10", "rope_adjacent=true"};
   return {};
 }
 
@@ -144,6 +162,11 @@ inline std::vector<std::string> ExpertKeysOf(const std::string& model) {
   if (model == "glm4_moe")
     return {"count=8",   "per_token=3", "ffn_dim=11",   "shared_ffn_dim=22", "scores=sigmoid",
             "scale=2.5", "groups=4",    "top_groups=2", "bias=true",         "first_layer=1"};
+  if (model == "deepseek_v3")
+    return {"count=8",   "per_token=3", "ffn_dim=11",   "shared_ffn_dim=11", "scores=sigmoid",
+            "scale=2.5", "groups=4",    "top_groups=2", "bias=true",         "first_layer=1"};
+  if (model == "deepseek_v2")
+    return {"count=6", "per_token=3", "ffn_dim=11", "shared_ffn_dim=22", "normalize=false", "scale=1.5"};
   if (model == "olmoe") return {"count=7", "per_token=3", "ffn_dim=10", "normalize=false"};
   if (model == "gpt_oss")
     return {"count=5", "per_token=2", "ffn_dim=13", "mlp_bias=true", "router_bias=true", "swiglu_limit=0.3"};

@@ -173,7 +173,8 @@ std::vector<DeckKey> Rows() {
      "Width of an attention head of queries and keys; for llama even, since RoPE rotates pairs; for gpt2 dim / heads."},
     {"model", "attention", CHOICE(model.attention), "heads", OneOf<AttentionKind>(),
      "How queries, keys and values are made: heads: a projection of each; mla: multi-head latent attention "
-     "(DeepSeek-V2 and V3), whose keys and values are projected up from kv_rank features, and of each head of queries and keys the "
+     "(DeepSeek-V2 and V3), whose keys and values are projected up from kv_rank features, and of each head of queries "
+     "and keys the "
      "last rope_dim columns are rotated, which all heads of keys share."},
     {"model", "q_rank", FIELD(model.q_rank), 0, CountOrZero(),
      "mla: features that queries are projected up from; 0: queries are projected from the residual stream at once "

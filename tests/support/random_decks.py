@@ -216,6 +216,8 @@ class RandomDeck:
             set_some(0.2, "model.sinks", [True])
             if some(0.3) and "model.mlp_bias" not in self.training:
                 self._draw_experts(chooser, set_some)
+            if some(0.25):
+                self.training |= {"model.mtp_layers": chooser.choice([1, 2]), "loss.mtp_weight": 0.5}
             if some(0.4):
                 scaling = chooser.choice(["linear", "llama3", "yarn"])
                 self.training |= {"model.rope_scaling": scaling, "model.rope_factor": chooser.choice([1.5, 2.0, 4.0])}

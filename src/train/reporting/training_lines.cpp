@@ -14,9 +14,10 @@ namespace {
 std::string ModelText(const Run& run) {
   const Deck::Model& m = run.deck().model;
   const std::string kv = m.kv_heads == m.heads ? "" : fmt::format(" ({} kv)", m.kv_heads);
-  return fmt::format("{}, {} parameters: {} of {}, {} heads{}, feed-forward {}, vocabulary {}", DeckName(m.family),
-                     ExactCount(run.programs.compilation().parameter_count), Counted(m.layers, "layer"), m.dim, m.heads,
-                     kv, m.ffn_dim, m.vocab);
+  const std::string further = m.mtp_layers == 0 ? "" : fmt::format(" and {} for further tokens", m.mtp_layers);
+  return fmt::format("{}, {} parameters: {}{} of {}, {} heads{}, feed-forward {}, vocabulary {}", DeckName(m.family),
+                     ExactCount(run.programs.compilation().parameter_count), Counted(m.layers, "layer"), further, m.dim,
+                     m.heads, kv, m.ffn_dim, m.vocab);
 }
 
 std::string PrecisionText(const Deck& deck) {

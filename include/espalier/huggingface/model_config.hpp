@@ -1,6 +1,7 @@
 // config.json of Hugging Face's models <-> [model], [experts] and [dropout] of a deck. Architectures: LlamaForCausalLM,
 // MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Olmo2ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM,
-// Qwen3MoeForCausalLM, OlmoeForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, GPT2LMHeadModel.
+// Qwen3MoeForCausalLM, OlmoeForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV3ForCausalLM,
+// DeepseekV2ForCausalLM, GPT2LMHeadModel.
 #pragma once
 
 #include <string>

@@ -71,8 +71,8 @@ std::vector<Variant> Variants() {
     variants.push_back({name + "_reference", model, FindReferenceKernel, tied});
     variants.push_back({name + "_cpu", model, FindCpuKernel, tied});
   };
-  for (const char* model :
-       {"llama", "gpt2", "llama31", "olmo2", "mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "olmoe", "gpt_oss", "deepseek_v3", "deepseek_v2"})
+  for (const char* model : {"llama", "gpt2", "llama31", "olmo2", "mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe",
+                            "olmoe", "gpt_oss", "deepseek_v3", "deepseek_v2"})
     add(model, false);
   for (const char* model : {"llama", "gpt2", "qwen2", "qwen3"}) add(model, true);
   return variants;

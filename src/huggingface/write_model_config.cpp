@@ -250,7 +250,7 @@ void AddLatents(const Deck::Model& m, const std::string& architecture, ordered_j
     return;
   }
   config["rope_interleave"] = m.rope_adjacent;
-  config["num_nextn_predict_layers"] = 0;
+  config["num_nextn_predict_layers"] = m.mtp_layers;
 }
 
 ordered_json RotaryJson(const Deck::Model& m, const Deck::Dropout& dropout, const std::string& architecture) {

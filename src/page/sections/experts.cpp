@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <numeric>
 
 #include "page/chart/heat_map.hpp"
@@ -21,12 +22,15 @@ int64_t KeyOf(const RunOnPage& run, std::string_view key, int64_t otherwise) {
   return value;
 }
 
-/// The number in the model, from 1 on, of each layer with experts.
+/// The number in the model, from 1 on, of each layer with experts. Layers for further tokens follow the last one.
 std::vector<int64_t> LayersOf(const RunOnPage& run) {
   const int64_t first = KeyOf(run, "experts.first_layer", 0), every = KeyOf(run, "experts.every", 1);
+  const int64_t last = KeyOf(run, "model.layers", std::numeric_limits<int64_t>::max());
   std::vector<int64_t> layers;
-  for (size_t i = 0; i < run.history.loads->by_layer.size(); ++i)
-    layers.push_back(first + 1 + static_cast<int64_t>(i) * every);
+  for (size_t i = 0; i < run.history.loads->by_layer.size(); ++i) {
+    const int64_t layer = first + 1 + static_cast<int64_t>(i) * every;
+    layers.push_back(layer <= last || i == 0 ? layer : layers.back() + 1);
+  }
   return layers;
 }
 

@@ -88,20 +88,21 @@ TEST(Compare, B4TheWeightsBelongToTheseKeys) {
                                  "model.rope_factor=2",
                                  "model.rope_original_seq_len=9",
                                  "model.tie_embeddings=true",
+                                 "model.mtp_layers=1",
                                  "model.init_std=0.03",
                                  "optimizer.lr=2"});
   EXPECT_THAT(KeysThat(&DeckDifference::fixed, saved, now),
               ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.head_dim", "model.v_dim",
                           "model.ffn_dim", "model.vocab", "model.norm_placement", "model.qk_norm", "model.qkv_bias",
                           "model.o_bias", "model.mlp_bias", "model.sinks", "model.rope_dim", "model.rope_adjacent",
-                          "model.tie_embeddings"));
+                          "model.tie_embeddings", "model.mtp_layers"));
   EXPECT_THAT(KeysThat(&DeckDifference::computes, saved, now),
               ElementsAre("model.layers", "model.dim", "model.heads", "model.kv_heads", "model.head_dim", "model.v_dim",
                           "model.score_factor", "model.ffn_dim", "model.vocab", "model.seq_len", "model.norm_eps",
                           "model.norm_placement", "model.qk_norm", "model.qkv_bias", "model.o_bias", "model.mlp_bias",
                           "model.sinks", "model.full_attention_every", "model.rope_dim", "model.rope_adjacent",
                           "model.rope_theta", "model.rope_scaling", "model.rope_factor", "model.rope_original_seq_len",
-                          "model.tie_embeddings"));
+                          "model.tie_embeddings", "model.mtp_layers"));
 }
 
 TEST(Compare, B4AFamilyWithLearnedPositionsKeepsItsLength) {

@@ -149,6 +149,19 @@ TEST(Errors, DropoutIsWhereTheFamilyHasIt) {
   EXPECT_THAT(Errors({"dropout.attention=-0.1"}), ElementsAre(HasSubstr("out of range")));
 }
 
+TEST(Errors, FurtherTokensAreOfLlamaAndInTheSequence) {
+  EXPECT_THAT(Errors({"model.mtp_layers=2", "model.seq_len=3"}), IsEmpty());
+  EXPECT_THAT(Errors({"model.mtp_layers=3", "model.seq_len=3"}),
+              ElementsAre("command line: model.mtp_layers = 3: must be below model.seq_len = 3: layer k predicts the "
+                          "token k + 1 places ahead"));
+  EXPECT_THAT(Errors({"model.mtp_layers=1", "model.family=gpt2", "model.kv_heads=6"}),
+              ElementsAre("command line: model.mtp_layers = 1: must be 0 for model.family = \"gpt2\""));
+  EXPECT_THAT(
+      Errors({"model.mtp_layers=4", "model.layers=4093", "parallel.pp=64", "parallel.dp_shard=1"}),
+      ElementsAre("command line: parallel.pp = 64: parallel.pp * (model.layers + model.mtp_layers) = 64 * 4097 = "
+                  "262208; the limit is 262144"));
+}
+
 TEST(Errors, Fp8RoundsBf16) {
   EXPECT_THAT(Errors({"precision.matmul=fp8", "precision.compute=bf16"}), IsEmpty());
   EXPECT_EQ(

@@ -94,21 +94,23 @@ TEST(Page, ListsWhatIsOutOfTheOrdinary) {
 TEST(Page, ShowsTheLoadsOfExperts) {
   const std::string text = std::string(kStart) +
                            "{\"step\":1,\"loss\":3,\"experts_max_load\":2.5,\"router_entropy\":1.25,"
-                           "\"experts_loads\":[[10,0,5,1],[4,4,4,4]]}\n";
+                           "\"mtp_loss\":3.5,\"experts_loads\":[[10,0,5,1],[4,4,4,4],[3,3,9,1]]}\n";
   RunOnPage run = RunOf(text);
   run.why_no_keys = "";
-  run.keys = {{"experts.first_layer", "1"}, {"experts.every", "2"}};
+  run.keys = {{"experts.first_layer", "1"}, {"experts.every", "2"}, {"model.layers", "4"}};
   const Page page = MakePage({run, RunOf("{\"step\":1,\"loss\":2}\n", "runs/dense")});
   EXPECT_THAT(page.html, HasSubstr("load by expert and layer, relative to the mean, step 1"));
   EXPECT_THAT(page.html, HasSubstr("data-name=\"layer 2\"")) << "the first is dense";
   EXPECT_THAT(page.html, HasSubstr("data-name=\"layer 4\""));
+  EXPECT_THAT(page.html, HasSubstr("data-name=\"layer 5\"")) << "for further tokens";
   EXPECT_THAT(page.html, HasSubstr("10\u00a0tokens\u00a0(2.5) 0\u00a0tokens\u00a0(0) "));
   EXPECT_THAT(page.html, HasSubstr("<td class=\"number\">2</td><td class=\"number\">4.0</td><td class=\"number\">0</td>"
                                    "<td class=\"number\">1</td><td class=\"number\">10</td><td class=\"number\">0</td>"
                                    "<td class=\"number\">2.500</td><td class=\"number\">1</td>"));
   std::set<std::string> names;
   for (const NamedDrawing& drawing : page.drawings) names.insert(drawing.name);
-  for (const char* name : {"loads-1", "experts_max_load", "router_entropy"}) EXPECT_TRUE(names.contains(name)) << name;
+  for (const char* name : {"loads-1", "experts_max_load", "router_entropy", "mtp_loss"})
+    EXPECT_TRUE(names.contains(name)) << name;
   EXPECT_FALSE(names.contains("loads-2"));
   EXPECT_THAT(HtmlOf(kStart), Not(HasSubstr("Load of experts")));
 }

@@ -175,8 +175,10 @@ TEST_F(ReporterTest, RoutersHaveTheirLoadsByLayer) {
   r.experts_max_load = {1.5, std::nan("")};
   r.experts_loads = {{12, 0, 16777216}, {4, std::nan(""), 5}};
   r.router_entropy = 2.07944154;
+  r.mtp_loss = 5.25f;
   Reporter(Options()).Step(r);
   const std::string line = Lines().at(0);
+  EXPECT_THAT(line, HasSubstr("\"mtp_loss\":5.25,"));
   EXPECT_THAT(line, HasSubstr("\"experts_max_loads\":[1.5,null],\"router_entropy\":2.07944,"
                               "\"experts_loads\":[[12,0,16777216],[4,null,5]],\"lr\""));
   EXPECT_TRUE(json::accept(line));

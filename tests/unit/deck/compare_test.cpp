@@ -74,7 +74,7 @@ TEST(Compare, B4TheWeightsBelongToTheseKeys) {
                                  "model.norm_eps=1e-6",
                                  "model.rope_theta=1e4",
                                  "model.head_dim=20",
-                                 "model.v_dim=8",
+                                 "model.v_dim=10",
                                  "model.score_factor=1.5",
                                  "model.rope_adjacent=true",
                                  "model.qk_norm=head",

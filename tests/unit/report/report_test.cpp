@@ -42,7 +42,7 @@ Deck Shaped(Family family, int layers, int64_t dim, int64_t heads, int64_t kv_he
   m.dim = dim;
   m.heads = heads;
   m.kv_heads = kv_heads;
-  m.head_dim = dim / heads;
+  m.head_dim = m.v_dim = dim / heads;
   m.ffn_dim = ffn_dim;
   return deck;
 }

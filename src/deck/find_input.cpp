@@ -64,11 +64,13 @@ std::optional<std::string> FindInput(const std::string& name) {
   return std::nullopt;
 }
 
+/// Of several the one with the shortest path.
 std::string ShippedDeckNamed(std::string_view word) {
   const std::string stem = std::filesystem::path(word).stem().string();
+  std::string found;
   for (const std::string& name : ShippedDecks())
-    if (std::filesystem::path(name).stem() == stem) return name;
-  return "";
+    if (std::filesystem::path(name).stem() == stem && (found.empty() || name.size() < found.size())) found = name;
+  return found;
 }
 
 std::string WhereElse(const std::string& name) {

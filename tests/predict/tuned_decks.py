@@ -50,7 +50,8 @@ def main():
     checks.that(ON_ONE_MACHINE <= all_decks.keys(), "decks for one machine are there")
     for name, text in all_decks.items():
         says = TUNED.search(text)
-        checks.that((says is None) == (name in ON_ONE_MACHINE | AS_PUBLISHED) and (says is None or says[2] == f"inputs/{name}"),
+        checks.that((says is None) == (name in ON_ONE_MACHINE | AS_PUBLISHED) and
+                    (says is None or says[2] == f"inputs/{name}"),
                     f"{name} names its search, or is for one machine or as published")
         if says and (len(sys.argv) < 2 or any(word in name for word in sys.argv[1:])):
             compare(checks, name, (says[1] or "").split(), says[3], says[4])

@@ -190,7 +190,7 @@ std::string IndexOf(const std::vector<Written>& files, int64_t element_bytes) {
   return index.dump(2) + "\n";
 }
 
-/// What a layer for further tokens shares with the model, which inference engines look for in that layer.
+/// A weight that a layer for further tokens shares with the model. Inference engines look for it in that layer.
 struct Copy {
   std::string name;
   StateTensor of;
@@ -201,7 +201,7 @@ std::vector<Copy> CopiesOfShared(const Deck::Model& m, const Tensors& tensors) {
   };
   constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
   std::vector<Copy> copies;
-  for (int layer = m.layers; layer < m.layers + m.mtp_layers; ++layer) {
+  for (int layer = m.layers; layer < m.AllLayers(); ++layer) {
     const std::string at = fmt::format("model.layers.{}.", layer);
     copies.push_back({at + "embed_tokens.weight", find(kEmbedding)});
     copies.push_back({at + "shared_head.head.weight", find(m.tie_embeddings ? kEmbedding : "lm_head.weight")});

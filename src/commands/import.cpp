@@ -266,10 +266,10 @@ std::vector<SafetensorsWriter::Tensor> InFolder(Deck deck, bool upcycled) {
 }
 
 /// Layers that predict further tokens, and copies in them that are not what the model shares.
-void PrintFurtherTokens(const Deck& deck, const ModelConfig& config, const FolderOfWeights& weights) {
+void PrintFurtherTokens(const Deck& deck, const ModelConfig& config, const FolderOfWeights& weights, int64_t further) {
   if (config.further_layers > 0)
     fmt::print("further tokens: model.mtp_layers = {}; the files have {} of {} layers\n", deck.model.mtp_layers,
-               weights.FurtherLayers(deck.model.layers, config.further_layers), config.further_layers);
+               further, config.further_layers);
   if (deck.model.mtp_layers == 0) return;
   for (const std::string& name : weights.DifferingCopies()) spdlog::warn("{}", OtherCopy(name));
 }
@@ -279,7 +279,7 @@ void PrintExperts(const Deck& deck) {
              deck.model.experts.count, deck.model.experts.per_token, deck.run.seed);
 }
 
-/// What was converted, and what of the folder the run does not have.
+/// Says which weights were converted, and which parts of the folder the run does not have.
 void PrintConversions(const FolderOfWeights& weights, const ModelConfig& config,
                       const std::vector<std::string>& unused) {
   if (std::ranges::count(weights.Dtypes(), "F64") > 0) fmt::print("F64 was rounded to fp32\n");
@@ -331,7 +331,7 @@ int ImportCommand(const ImportOptions& options) {
   fmt::print("{}: {} tensors ({}) of {} are step 0 of this run\n", saved.dir, tensors.size(),
              fmt::join(weights.Dtypes(), ", "), config.architecture);
   if (upcycled) PrintExperts(deck);
-  PrintFurtherTokens(deck, config, weights);
+  PrintFurtherTokens(deck, config, weights, further);
   std::fflush(stdout);
   Warn(not_finite);
   PrintTokenizer(found, options.folder);

@@ -229,44 +229,19 @@ bool HasBareHeads(OpKind kind, size_t tensor, const std::string& dims) {
   }
 }
 
-/// Features of a head in each tensor, inputs and then outputs, of ops in which they differ; none: they are equal.
-std::vector<int64_t> WidthsOfHeads(const Op& op, int64_t rope) {
-  const int64_t e = op.attributes.IntegerOr("head_dim", 1), d = op.attributes.IntegerOr("value_dim", e);
-  const int64_t nope = op.attributes.IntegerOr("nope_dim", 0), key = nope + rope, both = nope + d;
-  switch (op.kind) {
-    case OpKind::kAttention:
-      return {e, e, d, d, 1};
-    case OpKind::kAttentionGrad:
-      return {e, e, d, d, 1, d, e, e, d};
-    case OpKind::kLatentKeys:
-      return {both, 1, key, d};
-    case OpKind::kLatentKeysGrad:
-      return {key, d, both, 1};
-    default:
-      return {};
-  }
-}
-
-/// Heads have the largest of the widths in the key, and their own in each tensor. Further inputs have no heads.
-void SetWidthsOfHeads(const Einsum& einsum, const std::map<char, int64_t>& extents, RebuiltOp& rebuilt) {
-  const auto shared = extents.find('e');
-  const std::vector<int64_t> widths = WidthsOfHeads(rebuilt.op, shared == extents.end() ? 0 : shared->second);
-  if (widths.empty()) return;
-  const int64_t largest = std::max<int64_t>(1, std::ranges::max(widths));
-  const size_t results = widths.size() - std::min(widths.size(), einsum.outputs.size());
-  const auto set = [&](const std::string& dims, int64_t width, Shape& shape) {
-    for (size_t i = 0; i < dims.size(); ++i)
-      if (dims != "bhs" && (dims[i] == 'h' || dims[i] == 'H')) shape[i] = shape[i] / largest * width;
-  };
-  for (size_t i = 0; i < std::min(results, einsum.inputs.size()); ++i)
-    set(einsum.inputs[i], widths[i], rebuilt.inputs[i]);
-  for (size_t i = 0; i < einsum.outputs.size(); ++i) set(einsum.outputs[i], widths[results + i], rebuilt.outputs[i]);
-}
-
-Shape ShapeOf(const std::string& dims, const std::map<char, int64_t>& extents, int64_t head_dim) {
-  Shape shape;
-  for (char dim : dims) shape.push_back(dim == 'h' ? extents.at(dim) / head_dim : extents.at(dim));
-  return shape;
+/// Features of a head in each tensor, inputs and then outputs. A key has the extent of the widest.
+std::vector<int64_t> WidthsOfHeads(const Op& op, const Einsum& einsum, int64_t rope) {
+  const int64_t e = std::max<int64_t>(1, op.attributes.IntegerOr("head_dim", 1)),
+                d = op.attributes.IntegerOr("value_dim", e), nope = op.attributes.IntegerOr("nope_dim", 0);
+  if (op.kind == OpKind::kLatentKeys) return {nope + d, 1, nope + rope, d};
+  if (op.kind == OpKind::kLatentKeysGrad) return {nope + rope, d, nope + d, 1};
+  std::vector<int64_t> widths;
+  for (const std::string& dims : AllDims(einsum)) widths.push_back(HasBareHeads(op.kind, widths.size(), dims) ? 1 : e);
+  const size_t outputs = einsum.inputs.size();
+  if (d != e && op.kind == OpKind::kAttention) widths.at(2) = widths.at(outputs) = d;
+  if (d != e && op.kind == OpKind::kAttentionGrad)
+    widths.at(2) = widths.at(3) = widths.at(5) = widths.at(outputs + 2) = d;
+  return widths;
 }
 
 void SetShapes(const KernelKey& key, const Einsum& einsum, RebuiltOp& rebuilt) {
@@ -274,14 +249,20 @@ void SetShapes(const KernelKey& key, const Einsum& einsum, RebuiltOp& rebuilt) {
   const std::vector<std::string> groups = GroupsOf(rebuilt.op, einsum);
   for (size_t i = 0; i < groups.size(); ++i)
     for (char dim : groups[i]) extents[dim] = dim == groups[i].back() ? key.sizes[i] : 1;
-  const int64_t head_dim = std::max<int64_t>(1, rebuilt.op.attributes.IntegerOr("head_dim", 1));
-  const auto shape_of = [&](size_t tensor, const std::string& dims) {
-    return ShapeOf(dims, extents, HasBareHeads(key.kind, tensor, dims) ? head_dim : 1);
+  const std::vector<int64_t> widths = WidthsOfHeads(rebuilt.op, einsum, extents.contains('e') ? extents['e'] : 0);
+  const int64_t widest = std::max<int64_t>(1, std::ranges::max(widths));
+  const auto shape_of = [&](const std::string& dims, int64_t width) {
+    Shape shape;
+    for (char dim : dims) {
+      const bool narrower = (dim == 'h' || dim == 'H') && width != widest;
+      shape.push_back(narrower ? extents.at(dim) / widest * width : extents.at(dim));
+    }
+    return shape;
   };
-  for (const std::string& dims : einsum.inputs) rebuilt.inputs.push_back(shape_of(rebuilt.inputs.size(), dims));
+  for (const std::string& dims : einsum.inputs)
+    rebuilt.inputs.push_back(shape_of(dims, widths.at(rebuilt.inputs.size())));
   for (const std::string& dims : einsum.outputs)
-    rebuilt.outputs.push_back(shape_of(einsum.inputs.size() + rebuilt.outputs.size(), dims));
-  SetWidthsOfHeads(einsum, extents, rebuilt);
+    rebuilt.outputs.push_back(shape_of(dims, widths.at(einsum.inputs.size() + rebuilt.outputs.size())));
   // Zigzag order over the whole sequence: that of the keys, or of all ranks' keys in a ring.
   if (const auto cp = rebuilt.op.attributes.numbers.find("cp"); cp != rebuilt.op.attributes.numbers.end()) {
     const auto keys = static_cast<double>(rebuilt.inputs.at(1).at(1));

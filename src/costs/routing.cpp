@@ -93,7 +93,7 @@ Routing SkewedRouting(const Deck::Model& model, double exponent, int64_t seed) {
   const std::vector<double> by_place =
       Popularities(e.count, exponent, double(e.count) / double(std::max<int64_t>(1, e.per_token)));
   std::vector<std::vector<double>> loads(1);
-  for (int layer = 1; layer <= model.layers + model.mtp_layers; ++layer) {
+  for (int layer = 1; layer <= model.AllLayers(); ++layer) {
     std::vector<double>& of_layer = loads.emplace_back();
     if (!KindOf(model, layer).experts) continue;
     of_layer.resize(by_place.size());

@@ -64,7 +64,7 @@ std::optional<std::string> FindInput(const std::string& name) {
   return std::nullopt;
 }
 
-/// Of several the one with the shortest path.
+/// If several have the name, it is the one with the shortest path.
 std::string ShippedDeckNamed(std::string_view word) {
   const std::string stem = std::filesystem::path(word).stem().string();
   std::string found;

@@ -50,8 +50,6 @@ double FeedForwardWidth(const Deck::Model& m, int64_t experts) {
          (m.experts.count > 0 ? double(experts) * double(m.experts.ffn_dim) : 0);
 }
 
-/// Layers, those that predict further tokens included.
-int64_t AllLayers(const Deck::Model& m) { return int64_t{m.layers} + m.mtp_layers; }
 std::string_view NameOfAllLayers(const Deck::Model& m) {
   return m.mtp_layers == 0 ? "model.layers" : "(model.layers + model.mtp_layers)";
 }
@@ -61,7 +59,7 @@ double Parameters(const Deck::Model& m) {
   const double dim = double(m.dim);
   const double heads = HeadsWidth(m), latents = heads * (double(m.q_rank) + double(m.kv_rank));
   const double width = FeedForwardWidth(m, m.experts.count), router = double(m.experts.count);
-  return double(AllLayers(m)) * (dim * (4 * heads + 3 * width + router + 16) + 2 * latents + 8 * heads + 2 * width) +
+  return double(m.AllLayers()) * (dim * (4 * heads + 3 * width + router + 16) + 2 * latents + 8 * heads + 2 * width) +
          double(m.mtp_layers) * 2 * dim * dim + dim * (2 * double(m.vocab) + double(m.seq_len) + 4);
 }
 
@@ -77,7 +75,7 @@ double ActivationBytes(const Deck& deck) {
   const double rows = e.count > 0 ? double(e.per_token) * double(m.dim) + double(e.count) : 0;  // of experts, router
   const double layer = 32 * width + 8 * (FeedForwardWidth(m, e.per_token) + rows) + 8 * double(m.heads);
   const double scores = double(m.seq_len) * double(m.seq_len) * double(m.heads);
-  return 8 * (tokens * (double(AllLayers(m) + 1) * layer + 8 * (1 + double(m.mtp_layers)) * double(m.vocab)) + scores);
+  return 8 * (tokens * (double(m.AllLayers() + 1) * layer + 8 * (1 + double(m.mtp_layers)) * double(m.vocab)) + scores);
 }
 
 std::string ParametersFit(const Deck& deck) {
@@ -131,12 +129,12 @@ std::string TokensAreCountable(const Deck& deck) {
 std::string ProgramsAreShort(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const int64_t hops = p.context == ContextMode::kRing ? p.cp : 1;
-  const double passes = double(AllLayers(deck.model)) * Microbatches(deck) * double(hops);
+  const double passes = double(deck.model.AllLayers()) * Microbatches(deck) * double(hops);
   if (passes <= kMaxPasses) return "";
   return fmt::format(
       "a step takes {:.0f} microbatches through {} layers{}: {:.3g} passes, and the limit is {} (raise batch.micro or "
       "the data-parallel degrees, or lower batch.global{})",
-      Microbatches(deck), AllLayers(deck.model), hops > 1 ? fmt::format(" in {} hops", hops) : "", passes, kMaxPasses,
+      Microbatches(deck), deck.model.AllLayers(), hops > 1 ? fmt::format(" in {} hops", hops) : "", passes, kMaxPasses,
       hops > 1 ? ", or take another parallel.context" : "");
 }
 
@@ -146,30 +144,30 @@ std::string RampSizesAreFew(const Deck& deck) {
   if (b.ramp_start == 0 || b.ramp_start >= b.global) return "";
   const int64_t sizes = (b.global - b.ramp_start) / b.ramp_step + 1;
   const double mean = (double(b.ramp_start) + double(b.global)) / 2;
-  const double passes = double(AllLayers(deck.model)) * MicrobatchesOf(deck, mean) * double(sizes);
+  const double passes = double(deck.model.AllLayers()) * MicrobatchesOf(deck, mean) * double(sizes);
   if (sizes <= kMaxRampSizes && passes <= double(kMaxRampPasses)) return "";
   return fmt::format(
       "makes steps of {} sizes, each with programs of its own, which take {:.3g} microbatches through {} layers "
       "together; the limits are {} sizes and {} passes of a microbatch through a layer (raise batch.ramp_step)",
-      sizes, passes / double(AllLayers(deck.model)), AllLayers(deck.model), kMaxRampSizes, kMaxRampPasses);
+      sizes, passes / double(deck.model.AllLayers()), deck.model.AllLayers(), kMaxRampSizes, kMaxRampPasses);
 }
 
 /// Each stage searches the whole model's ops for its own.
 std::string StagesAreFew(const Deck& deck) {
-  const double passes = double(AllLayers(deck.model)) * double(deck.parallel.pp);
+  const double passes = double(deck.model.AllLayers()) * double(deck.parallel.pp);
   if (passes <= kMaxPasses) return "";
   return fmt::format("parallel.pp * {} = {} * {} = {:.0f}; the limit is {}", NameOfAllLayers(deck.model),
-                     deck.parallel.pp, AllLayers(deck.model), passes, kMaxPasses);
+                     deck.parallel.pp, deck.model.AllLayers(), passes, kMaxPasses);
 }
 
 /// Each layer's collectives are planned with all of their members.
 std::string GroupsAreSmall(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const int64_t members = Product({p.dp_replicate, std::max(1, p.dp_shard), p.cp, p.tp});
-  const double pairs = double(AllLayers(deck.model)) * double(members);
+  const double pairs = double(deck.model.AllLayers()) * double(members);
   if (pairs <= kMaxPeers) return "";
   return fmt::format("{} * dp_replicate * dp_shard * cp * tp = {} * {} = {:.0f}; the limit is {} {}",
-                     NameOfAllLayers(deck.model), AllLayers(deck.model), members, pairs, kMaxPeers,
+                     NameOfAllLayers(deck.model), deck.model.AllLayers(), members, pairs, kMaxPeers,
                      Lower({{"parallel.dp_replicate", p.dp_replicate},
                             {"parallel.dp_shard", p.dp_shard},
                             {"parallel.cp", p.cp},

@@ -33,7 +33,7 @@ struct ExpertKeys {
   double scale = 1;                                                 ///< the same
 };
 
-/// What is fixed, or has another default, in each of the architectures with rotary positions.
+/// An architecture with rotary positions: its fixed properties and its own defaults.
 struct Rotary {
   std::string_view model_type, architecture;
   int64_t kv_heads = 0, head_dim = 0;  ///< where config.json is silent; 0: as many as heads, dim / heads
@@ -51,6 +51,7 @@ struct Rotary {
   bool bias_by_default = false;  ///< attention_bias, where config.json is silent
   std::string_view rope = {};    ///< rope_parameters, where config.json is silent
   bool mla = false;              ///< multi-head latent attention
+  int64_t further_layers = 0;    ///< layers for further tokens, where config.json is silent
 };
 inline constexpr Rotary kRotary[] = {
     {"llama", "LlamaForCausalLM", 0, 0, 1e-6, false, true, true, Windows::kAll, "none", "pre"},
@@ -114,22 +115,19 @@ inline constexpr Rotary kRotary[] = {
       .normalize = false,
       .sparse_layers = true,
       .gated = "shared_expert_intermediate_size"}},
-    {"glm4_moe",
-     "Glm4MoeForCausalLM",
-     8,
-     0,
-     1e-5,
-     false,
-     true,
-     false,
-     Windows::kNone,
-     "head",
-     "pre",
-     10000,
-     {.count = "n_routed_experts", .width = "moe_intermediate_size", .normalize = true, .deepseek = true},
-     0.5,
-     true,
-     true},
+    {.model_type = "glm4_moe",
+     .architecture = "Glm4MoeForCausalLM",
+     .kv_heads = 8,
+     .norm_eps = 1e-5,
+     .attention_bias = true,
+     .windows = Windows::kNone,
+     .qk_norm = "head",
+     .norm_placement = "pre",
+     .experts = {.count = "n_routed_experts", .width = "moe_intermediate_size", .deepseek = true},
+     .rotated = 0.5,
+     .attention_bias_qkv = true,
+     .qk_norm_key = true,
+     .further_layers = 1},
     {"gpt_oss",
      "GptOssForCausalLM",
      8,
@@ -163,7 +161,8 @@ inline constexpr Rotary kRotary[] = {
                  .groups = 8,
                  .top_groups = 4,
                  .scale = 2.5},
-     .mla = true},
+     .mla = true,
+     .further_layers = 1},
     {.model_type = "deepseek_v2",
      .architecture = "DeepseekV2ForCausalLM",
      .norm_eps = 1e-6,

@@ -94,9 +94,7 @@ class Translator {
     Rate("attention", "attention_dropout", 0);
     if (!a.experts.count.empty()) Experts(a.experts, layers);
     if (a.model_type == "qwen2_moe") r_.Expect("qkv_bias", {true});
-    // Their releases have one, which not all files name.
-    const int64_t usual = a.model_type == "glm4_moe" || a.model_type == "deepseek_v3" ? 1 : 0;
-    further_layers_ = r_.IntegerOr("num_nextn_predict_layers", r_.IntegerOr("num_mtp_layers", usual, 0), 0);
+    further_layers_ = r_.IntegerOr("num_nextn_predict_layers", r_.IntegerOr("num_mtp_layers", a.further_layers, 0), 0);
     if (a.experts.biased) GptOss();
     if (a.mla) DeepSeek(a);
     if (a.model_type != "olmoe") return;
@@ -123,7 +121,7 @@ class Translator {
     return nope + rope;
   }
 
-  /// What else there is in config.json of DeepSeek's models.
+  /// Further keys in config.json of DeepSeek's models.
   void DeepSeek(const Rotary& a) {
     r_.Expect("scoring_func", {DeckName(a.experts.softmax ? RouterScores::kSoftmax : RouterScores::kSigmoid)});
     r_.Expect("topk_method", {a.experts.softmax ? "greedy" : "noaux_tc"});
@@ -134,7 +132,7 @@ class Translator {
     r_.Unused({"aux_loss_alpha", "ep_size", "seq_aux"});
   }
 
-  /// What else there is in config.json of gpt-oss.
+  /// Further keys in config.json of gpt-oss.
   void GptOss() {
     r_.Expect("swiglu_alpha", {1.702});
     r_.Unused({"experts_per_token", "initial_context_length"});

@@ -159,7 +159,7 @@ double Mscale(const Deck::Model& m, double scale, const std::function<bool(doubl
   return exact;
 }
 
-/// What multiplies the scores of latent attention, and the share of it that cosines and sines keep.
+/// The factor of the scores of latent attention, and the share of it that cosines and sines keep.
 void AddMscale(const Deck::Model& m, ordered_json& rope) {
   const auto scale = [&](double mscale) { return YarnScale(m.rope_factor, mscale); };
   const double all =
@@ -293,16 +293,8 @@ ordered_json Gpt2Json(const Deck::Model& m, const Deck::Dropout& dropout) {
 }
 
 std::string ModelType(const std::string& architecture) {
-  constexpr std::pair<std::string_view, std::string_view> kSparse[] = {
-      {"Qwen2MoeForCausalLM", "qwen2_moe"},     {"Qwen3MoeForCausalLM", "qwen3_moe"},
-      {"Glm4MoeForCausalLM", "glm4_moe"},       {"GptOssForCausalLM", "gpt_oss"},
-      {"DeepseekV3ForCausalLM", "deepseek_v3"}, {"DeepseekV2ForCausalLM", "deepseek_v2"}};
-  for (const auto& [name, type] : kSparse)
-    if (name == architecture) return std::string(type);
-  std::string type;
-  for (char c : architecture.substr(0, architecture.find(architecture == "GPT2LMHeadModel" ? "LM" : "For")))
-    type += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return type;
+  const auto* row = std::ranges::find(kRotary, architecture, &Rotary::architecture);
+  return row == std::end(kRotary) ? "gpt2" : std::string(row->model_type);
 }
 
 }  // namespace

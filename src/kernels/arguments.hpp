@@ -604,21 +604,23 @@ struct RopeArgs {
   bool adjacent = false;  ///< pairs are columns 2 i and 2 i + 1 of them, not i and i + rope_dim / 2
 };
 
-/// Keys and values of all heads from what multi-head latent attention projects up (DeepSeek-V2, eq. 9 to 15): row by
-/// row, a head of kv is nope columns of its key, then its value; the other columns of a key are `shared` by all heads.
-struct LatentKeysArgs {
+/// Multi-head latent attention projects kv up (DeepSeek-V2, eq. 9 to 15): row by row, a head of it is nope columns of a
+/// key, then a value; the other columns of a key, `rope` of them, are the same in all heads.
+struct LatentWidths {
+  int64_t rows, heads, nope, rope, value;
+};
+
+/// Keys and values of all heads.
+struct LatentKeysArgs : LatentWidths {
   Array kv;      ///< T[rows,heads (nope + value)]
   Array shared;  ///< T[rows,rope]
   Array k;       ///< T[rows,heads (nope + rope)]
   Array v;       ///< T[rows,heads value]
-  int64_t rows, heads, nope, rope, value;
 };
 
 /// The gradient: dshared is the sum over the heads, in their order, in fp32.
-struct LatentKeysGradArgs {
-  Array dk, dv;  ///< T, as k and v
-  Array dkv, dshared;
-  int64_t rows, heads, nope, rope, value;
+struct LatentKeysGradArgs : LatentWidths {
+  Array dk, dv, dkv, dshared;  ///< T, as k, v, kv and shared
 };
 
 /// Cosines, then sines, of every position's angles.

@@ -24,6 +24,16 @@ RopeRule RopeRuleOf(const Reader& r) {
           .amplitude = r.NumberOr("amplitude", 1)};
 }
 
+LatentWidths LatentWidthsOf(const Reader& r, const Tensor& kv, const Tensor& shared, const Tensor& k, const Tensor& v) {
+  const int64_t nope = r.Integer("nope_dim"), value = r.Integer("value_dim"), rope = ColumnsOf(shared),
+                heads = ColumnsOf(kv) / (nope + value);
+  CHECK(
+      ColumnsOf(k) == heads * (nope + rope) && ColumnsOf(v) == heads * value && ColumnsOf(kv) == heads * (nope + value),
+      "latent_keys: {} and {} beside {} and {}", ToString(kv.shape), ToString(shared.shape), ToString(k.shape),
+      ToString(v.shape));
+  return {RowsOf(kv), heads, nope, rope, value};
+}
+
 }  // namespace
 
 template <>
@@ -54,37 +64,15 @@ RopeArgs ReadArguments(const KernelCall& call) {
 template <>
 LatentKeysArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  const LatentKeysArgs a{.kv = r.InFloats(0),
-                         .shared = r.InFloats(1),
-                         .k = r.OutFloats(0),
-                         .v = r.OutFloats(1),
-                         .rows = RowsOf(r.In(0)),
-                         .heads = ColumnsOf(r.In(0)) / (r.Integer("nope_dim") + r.Integer("value_dim")),
-                         .nope = r.Integer("nope_dim"),
-                         .rope = ColumnsOf(r.In(1)),
-                         .value = r.Integer("value_dim")};
-  CHECK(ColumnsOf(r.Out(0)) == a.heads * (a.nope + a.rope) && ColumnsOf(r.Out(1)) == a.heads * a.value,
-        "latent_keys: {} and {} into {} and {}", ToString(r.In(0).shape), ToString(r.In(1).shape),
-        ToString(r.Out(0).shape), ToString(r.Out(1).shape));
-  return a;
+  return {LatentWidthsOf(r, r.In(0), r.In(1), r.Out(0), r.Out(1)), r.InFloats(0), r.InFloats(1), r.OutFloats(0),
+          r.OutFloats(1)};
 }
 
 template <>
 LatentKeysGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
-  const LatentKeysGradArgs a{.dk = r.InFloats(0),
-                             .dv = r.InFloats(1),
-                             .dkv = r.OutFloats(0),
-                             .dshared = r.OutFloats(1),
-                             .rows = RowsOf(r.In(0)),
-                             .heads = ColumnsOf(r.In(1)) / r.Integer("value_dim"),
-                             .nope = r.Integer("nope_dim"),
-                             .rope = ColumnsOf(r.Out(1)),
-                             .value = r.Integer("value_dim")};
-  CHECK(ColumnsOf(r.In(0)) == a.heads * (a.nope + a.rope) && ColumnsOf(r.Out(0)) == a.heads * (a.nope + a.value),
-        "latent_keys_grad: {} and {} into {} and {}", ToString(r.In(0).shape), ToString(r.In(1).shape),
-        ToString(r.Out(0).shape), ToString(r.Out(1).shape));
-  return a;
+  return {LatentWidthsOf(r, r.Out(0), r.Out(1), r.In(0), r.In(1)), r.InFloats(0), r.InFloats(1), r.OutFloats(0),
+          r.OutFloats(1)};
 }
 
 template <>

@@ -67,7 +67,7 @@ class Builder {
   Model Finish() { return std::move(model_); }
 
  private:
-  /// What the loss of each token is made of: the inputs of token_loss. `suffix` ends the names.
+  /// Makes the inputs of token_loss. `suffix` ends the names.
   std::vector<int> LossTerms(int logits, const std::string& targets, const std::string& suffix, Attributes attributes);
   /// All outputs of the producer of `value`.
   const std::vector<int>& OutputsOf(int value) const;

@@ -24,10 +24,12 @@ class Recomputer {
     const bool whole_layers = mode == RecomputeMode::kFull;
     for (const Op& op : ops_) head_layer_ = std::max(head_layer_, op.layer);
     const std::vector<bool> leaves = LeavesLayer();
-    const std::vector<bool> cheap = mode == RecomputeMode::kAttention ? MakesInputsOfAttention() : AreCheap();
+    const bool of_attention = mode == RecomputeMode::kAttention;
+    const std::vector<bool> makes = of_attention ? MakesInputsOfAttention() : std::vector<bool>();
     for (size_t i = 0; i < ops_.size(); ++i)
-      recomputed_[i] = ops_[i].role == Role::kF &&
-                       (cheap[i] || ReshardsRecomputed(ops_[i]) || (whole_layers && InLayer(ops_[i]) && !leaves[i]));
+      recomputed_[i] =
+          ops_[i].role == Role::kF && ((of_attention ? makes[i] : ops_[i].cheap) || ReshardsRecomputed(ops_[i]) ||
+                                       (whole_layers && InLayer(ops_[i]) && !leaves[i]));
   }
 
   void Run() {
@@ -47,11 +49,6 @@ class Recomputer {
     return producer >= 0 && recomputed_[producer];
   }
 
-  std::vector<bool> AreCheap() const {
-    std::vector<bool> cheap;
-    for (const Op& op : ops_) cheap.push_back(op.cheap);
-    return cheap;
-  }
   /// By op: it is cheap, and attention reads what it makes, itself or through other such ops and reshards.
   std::vector<bool> MakesInputsOfAttention() const {
     std::vector<bool> makes(ops_.size()), read(graph_.values.size());

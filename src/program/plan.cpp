@@ -16,8 +16,7 @@ namespace {
 std::vector<std::vector<int>> LayersOfStages(const Compilation& c) {
   std::vector<std::vector<int>> stages(c.schedule.stages);
   for (const Op& op : c.graph->ops)
-    if (op.role == Role::kF && !IsReshard(op.kind) && op.layer >= 1 &&
-        op.layer <= c.deck.model.layers + c.deck.model.mtp_layers)
+    if (op.role == Role::kF && !IsReshard(op.kind) && op.layer >= 1 && op.layer <= c.deck.model.AllLayers())
       stages[c.StageOf(op.chunk)].push_back(op.layer - 1);
   for (std::vector<int>& layers : stages) {
     std::sort(layers.begin(), layers.end());
@@ -31,8 +30,8 @@ std::vector<std::vector<int>> LayersOfStages(const Compilation& c) {
 std::string TooManyPrograms(const Compilation& c, const std::vector<int>& representative) {
   constexpr double kMaxPasses = (1 << 18) + (1 << 16);  // some 10 million instructions
   const std::set<int> different(representative.begin(), representative.end());
-  const double of_one = double(c.deck.model.layers + c.deck.model.mtp_layers) *
-                        (0.25 + double(c.batch.microbatches) / double(c.schedule.stages));
+  const double of_one =
+      double(c.deck.model.AllLayers()) * (0.25 + double(c.batch.microbatches) / double(c.schedule.stages));
   if (double(different.size()) * of_one <= kMaxPasses) return "";
   return fmt::format(
       "{} ranks have {} different programs, each of about {:.0f} passes of a microbatch through a layer; "

@@ -52,8 +52,8 @@ struct Microbatch {
   /// Numbers of tokens in the batch of the step, seq_len for each sequence, if the layout needs them: i32[rows,
   /// stream_positions] and i32[rows, DocumentPositions()].
   std::vector<int32_t> stream_numbers, query_numbers;
-  /// Of depths 1, 2, ...: the token k places after position p, or the sample's last one, and the target: token p + k +
-  /// 1; -1 if it does not count, or is not in the sample.
+  /// For each depth k from 1 on: the token k places after position p, or the sample's last one, and the target, which
+  /// is token p + k + 1; -1 if it does not count, or is not in the sample.
   std::vector<std::vector<int32_t>> further_ids, further_targets;
 };
 

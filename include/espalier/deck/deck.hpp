@@ -62,6 +62,7 @@ struct Deck {
     bool rope_truncate;            ///< the ramp of yarn begins and ends at whole indices
     bool tie_embeddings;
     int mtp_layers;  ///< further layers after `layers`, which predict further tokens in training; like the last layer
+    int AllLayers() const { return layers + mtp_layers; }
     double init_std;
     /// Mixture of experts: the feed-forward network of a layer is `count` small ones, `per_token` of which serve a
     /// token.

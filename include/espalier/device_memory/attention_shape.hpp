@@ -1,7 +1,6 @@
 // The extents and the mask of attention on one rank, shared by the memory plan and the kernels.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "espalier/mesh/zigzag.hpp"

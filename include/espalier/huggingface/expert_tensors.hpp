@@ -16,7 +16,7 @@ namespace espalier {
 struct MatrixPlaces {
   int64_t columns = 0, row = 0, column = 0;
 
-  /// Of the element with this number in the matrix.
+  /// The place of the element with this number in the matrix.
   int64_t Of(int64_t element) const {
     return columns == 0 ? element : element / columns * row + element % columns * column;
   }
@@ -38,7 +38,7 @@ enum class ExpertLayout : uint8_t { kUsual, kGptOss };
 /// weight. A weight that belongs to no expert has one way: its name and shape.
 std::vector<std::vector<FilePart>> WaysOf(const SafetensorsWriter::Tensor& weight, ExpertLayout layout);
 
-/// What an export writes of some weights.
+/// The tensors that an export makes of some weights.
 struct ExportUnit {
   std::vector<size_t> weights;                     ///< by their numbers
   std::vector<SafetensorsWriter::Tensor> tensors;  ///< that hold their elements

@@ -18,8 +18,8 @@ struct LayerFlops {
 LayerFlops LayerFlopsPerToken(const Deck::Model& model, const LayerKind& kind);
 /// Forward operations per token of the head: 2 h V with the vocabulary V. The embedding has none.
 double HeadFlopsPerToken(const Deck::Model& model);
-/// Forward operations per token of all layers for further tokens, in training: of each, those of the last layer, of its
-/// projection from 2 h to h, and of the head.
+/// Forward operations per token of all layers for further tokens, in training. Each counts as the last layer, with its
+/// projection from 2 h to h and the head besides.
 LayerFlops FurtherFlopsPerToken(const Deck::Model& model);
 
 /// Forward and backward operations per token, without recomputation. With L equal layers this is Megatron-LM's formula:

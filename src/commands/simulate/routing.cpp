@@ -37,7 +37,7 @@ Routing Recorded(const std::string& argument, const Deck& deck) {
   const Deck::Model& m = deck.model;
   std::vector<std::vector<double>> loads(1);
   size_t next = 0;
-  for (int layer = 1; layer <= m.layers + m.mtp_layers; ++layer) {
+  for (int layer = 1; layer <= m.AllLayers(); ++layer) {
     std::vector<double>& of_layer = loads.emplace_back();
     if (KindOf(m, layer).experts && next++ < by_layer.size()) of_layer = by_layer[next - 1];
   }

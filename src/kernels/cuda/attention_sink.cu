@@ -28,7 +28,7 @@ __global__ void SinkKernel(AttentionSinkArgs a) {
   });
 }
 
-/// Of column c: its share of dO . o, times the sink's probability. The columns of a pack belong to one head.
+/// Adds the share of column c in dO . o, times the sink's probability. The columns of a pack belong to one head.
 template <typename T>
 struct SinkTerm {
   AttentionSinkGradArgs a;

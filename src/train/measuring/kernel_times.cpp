@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-KernelTimes::KernelTimes(const Program& program, const Coordinate& coordinate) : program_(program) {
+KernelTimes::KernelTimes(const Program& program, const Coordinate& coordinate) {
   std::map<std::pair<int, bool>, size_t> key_of_op;
   std::map<KernelKey, size_t> numbers;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
@@ -19,8 +19,12 @@ KernelTimes::KernelTimes(const Program& program, const Coordinate& coordinate) :
     if (is_new) {
       const LocalOp op = LocalOpOf(*program.graph, program.graph->op(instruction.op), program.mesh, coordinate);
       const auto [number, is_new_key] = numbers.try_emplace(KeyOf(op, instruction.accumulate), keys_.size());
-      if (is_new_key) keys_.push_back(number->first);
       known->second = number->second;
+      if (is_new_key) {
+        const Work& work = Define(op.op.kind).kernel.work;
+        keys_.push_back(number->first);
+        moved_bytes_.push_back(work.bytes == nullptr ? 0 : work.bytes(op, instruction.accumulate));
+      }
     }
     instructions_.push_back({i, known->second});
   }
@@ -67,17 +71,9 @@ double KernelTimes::Spread() const {
 
 double KernelTimes::BestBytesPerUs(int64_t least_bytes) const {
   double best = 0;
-  for (size_t call = 0; call < instructions_.size() && steps() > 0; ++call) {
-    const Instruction& instruction = program_.instructions[instructions_[call].instruction];
-    const OpKind kind = program_.graph->op(instruction.op).kind;
-    // Tables are not read whole.
-    const bool looks_up = kind == OpKind::kEmbedding || kind == OpKind::kEmbeddingGrad;
-    if (looks_up || Define(kind).kernel.work.flops != nullptr) continue;
-    int64_t bytes = 0;
-    for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
-      for (const Operand& operand : *operands) bytes += operand.bytes;
-    if (bytes >= least_bytes) best = std::max(best, static_cast<double>(bytes) / MedianUs(call));
-  }
+  for (size_t call = 0; call < instructions_.size() && steps() > 0; ++call)
+    if (const double bytes = moved_bytes_[instructions_[call].key]; bytes >= double(least_bytes))
+      best = std::max(best, bytes / MedianUs(call));
   return best;
 }
 

@@ -26,7 +26,6 @@ struct KernelSum {
 /// Collects timed steps of one program on this rank.
 class KernelTimes {
  public:
-  /// `program` must outlive it.
   KernelTimes(const Program& program, const Coordinate& coordinate);
 
   /// Adds a step that was timed (Executor::TimeNextStep). `gap_us` is the time between two kernels; it counts as the
@@ -41,7 +40,7 @@ class KernelTimes {
   std::vector<KernelSum> Sums() const;
   /// Half of the interquartile range of the steps' sums, relative to their median.
   double Spread() const;
-  /// The best rate of kernels that compute little and move at least `least_bytes`, bytes per us; 0: there is none.
+  /// The best rate of kernels that are bound by memory and move at least `least_bytes`, bytes per us; 0: there is none.
   double BestBytesPerUs(int64_t least_bytes) const;
 
  private:
@@ -52,8 +51,8 @@ class KernelTimes {
 
   double MedianUs(size_t call) const;
 
-  const Program& program_;
   std::vector<KernelKey> keys_;
+  std::vector<double> moved_bytes_;            ///< by key; 0: the kernel is not bound by memory
   std::vector<Timed> instructions_;            ///< instructions of the compute lane
   std::vector<std::vector<double>> calls_us_;  ///< by call, then step
   std::vector<double> steps_us_;               ///< all calls of a step

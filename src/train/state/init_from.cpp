@@ -79,7 +79,7 @@ class Wanted {
   int64_t end_;
 };
 
-/// What to say about layers for further tokens that the start has or lacks.
+/// Says which layers for further tokens the start lacks; empty: none.
 std::string FurtherText(const Deck::Model& model, int64_t further) {
   if (model.mtp_layers <= further) return "";
   return fmt::format("has {} of model.mtp_layers = {} layers for further tokens; the others are drawn with run.seed",

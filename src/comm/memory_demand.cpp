@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "espalier/comm/pack.hpp"
@@ -28,7 +29,40 @@ double FractionAvailable(const MemoryShortage& sum) {
   return static_cast<double>(sum.available) / static_cast<double>(sum.together);
 }
 
+/// By limit: what the ranks that share it need together.
+std::map<std::string, MemoryShortage> SumsOf(std::span<const MemoryDemand> ranks) {
+  std::map<std::string, MemoryShortage> sums;
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    for (const MemoryLimit& limit : ranks[rank].limits) {
+      const std::string id = limit.id.empty() ? fmt::format("rank {}: {}", rank, limit.what) : limit.id;
+      AddDemand(sums[id], static_cast<int>(rank), ranks[rank], limit);
+    }
+  return sums;
+}
+
+std::vector<MemoryDemand> Gathered(World& world, const MemoryDemand& mine) {
+  std::vector<MemoryDemand> ranks;
+  for (const std::string& packed : world.Gather(Pack(mine))) ranks.push_back(Unpack<MemoryDemand>(packed));
+  return ranks;
+}
+
+struct MemoryShare {
+  int64_t bytes = 0;
+  auto Fields() { return std::tie(bytes); }
+};
+
 }  // namespace
+
+int64_t SmallestShare(std::span<const MemoryDemand> ranks) {
+  int64_t share = std::numeric_limits<int64_t>::max();
+  for (const auto& [id, sum] : SumsOf(ranks))
+    share = std::min(share, std::max<int64_t>(0, (sum.available - sum.together) / sum.ranks));
+  return share;
+}
+
+int64_t SmallestShare(World& world, const MemoryDemand& mine) {
+  return Unpack<MemoryShare>(world.Broadcast(Pack(MemoryShare{SmallestShare(Gathered(world, mine))}))).bytes;
+}
 
 std::string MemoryShortage::Text(const std::string& purpose) const {
   if (ranks == 0) return "";
@@ -39,23 +73,15 @@ std::string MemoryShortage::Text(const std::string& purpose) const {
 }
 
 MemoryShortage FindShortage(std::span<const MemoryDemand> ranks) {
-  std::map<std::string, MemoryShortage> sums;
-  for (size_t rank = 0; rank < ranks.size(); ++rank)
-    for (const MemoryLimit& limit : ranks[rank].limits) {
-      const std::string id = limit.id.empty() ? fmt::format("rank {}: {}", rank, limit.what) : limit.id;
-      AddDemand(sums[id], static_cast<int>(rank), ranks[rank], limit);
-    }
   MemoryShortage worst;
-  for (const auto& [id, sum] : sums)
+  for (const auto& [id, sum] : SumsOf(ranks))
     if (sum.together > sum.available && (worst.ranks == 0 || FractionAvailable(sum) < FractionAvailable(worst)))
       worst = sum;
   return worst;
 }
 
 MemoryShortage FindShortage(World& world, const MemoryDemand& mine) {
-  std::vector<MemoryDemand> ranks;
-  for (const std::string& packed : world.Gather(Pack(mine))) ranks.push_back(Unpack<MemoryDemand>(packed));
-  return Unpack<MemoryShortage>(world.Broadcast(Pack(FindShortage(ranks))));
+  return Unpack<MemoryShortage>(world.Broadcast(Pack(FindShortage(Gathered(world, mine)))));
 }
 
 }  // namespace espalier

@@ -9,12 +9,14 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <sstream>
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
 #include "commands/plan/parts.hpp"
+#include "commands/plan/recompute.hpp"
 #include "commands/simulate/output.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
@@ -127,7 +129,8 @@ void PrintPlainAttention(const WorldPlan& plan) {
 }
 
 /// `steps`: how run.steps follows from run.epochs; empty: the deck sets it.
-void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice& device, const std::string& steps) {
+void PrintPlan(const WorldPlan& plan, const std::optional<RecomputeChoice>& recompute, int64_t staging_bytes,
+               const PlannedDevice& device, const std::string& steps) {
   const Compilation& c = plan.training;
   const int ranks = c.mesh.Ranks();
   fmt::print("ranks       {}: {}\n", ranks, c.mesh.ToString());
@@ -152,6 +155,7 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
   PrintJoined(*c.graph);
   PrintSchedule(c.schedule);
   PrintMemory(plan);
+  if (recompute) PrintRecompute(*recompute);
   fmt::print("largest     {} ({}, {} bytes)\n", HumanBytes(plan.peak_bytes), DecimalBytes(plan.peak_bytes),
              plan.peak_bytes);
   fmt::print("staging     {} ({} bytes) of the host's memory besides, for checkpoints written while training goes on\n",
@@ -205,12 +209,12 @@ nlohmann::ordered_json PlanJson(const WorldPlan& plan, int64_t staging_bytes) {
 }
 
 /// Prints the program of a rank, or everything but programs.
-void PrintPlan(const PlanOptions& options, const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice& device,
-               const std::string& steps) {
+void PrintPlan(const PlanOptions& options, const WorldPlan& plan, const std::optional<RecomputeChoice>& recompute,
+               int64_t staging_bytes, const PlannedDevice& device, const std::string& steps) {
   if (options.program >= 0)
     PrintProgram(plan.programs.at(plan.representative[static_cast<size_t>(options.program)]));
   else
-    PrintPlan(plan, staging_bytes, device, steps);
+    PrintPlan(plan, recompute, staging_bytes, device, steps);
 }
 
 void PrintTimes(const Prediction& prediction, const Figures& figures) {
@@ -228,9 +232,10 @@ int PlanOnCluster(const PlanOptions& options, const CountedSteps& counted, int r
   const Figures figures = FiguresOf(prediction);
   nlohmann::ordered_json json = PlanJson(prediction.plan, figures.staging_bytes);
   json.update(StepJson(prediction, figures));
+  if (prediction.recompute) json["recompute"] = RecomputeJson(*prediction.recompute);
   WriteOutput(options.json, json.dump(1) + "\n");
-  PrintPlan(options, prediction.plan, figures.staging_bytes, {prediction.target.device, prediction.target.reason},
-            counted.words);
+  PrintPlan(options, prediction.plan, prediction.recompute, figures.staging_bytes,
+            {prediction.target.device, prediction.target.reason}, counted.words);
   if (options.program < 0) PrintTimes(prediction, figures);
   RefuseIfItDoesNotFit(prediction, figures);
   return static_cast<int>(ExitStatus::kDone);
@@ -253,14 +258,18 @@ int PlanCommand(const PlanOptions& options) {
   if (!options.cluster.empty()) return PlanOnCluster(options, counted, ranks);
   const PlannedDevice device = PlanDevice(loaded.deck);
   loaded.deck.run.device = device.device;
+  const std::optional<RecomputeChoice> recompute = ChooseRecomputeOfPlan(loaded.deck, ranks, nullptr);
+  if (recompute) loaded.deck = recompute->deck;
   if (options.passes) {
     PrintPasses(loaded.deck, ranks);
     return static_cast<int>(ExitStatus::kDone);
   }
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
   const int64_t staging_bytes = LargestStaging(plan.training);
-  WriteOutput(options.json, PlanJson(plan, staging_bytes).dump(1) + "\n");
-  PrintPlan(options, plan, staging_bytes, device, counted.words);
+  nlohmann::ordered_json json = PlanJson(plan, staging_bytes);
+  if (recompute) json["recompute"] = RecomputeJson(*recompute);
+  WriteOutput(options.json, json.dump(1) + "\n");
+  PrintPlan(options, plan, recompute, staging_bytes, device, counted.words);
   return static_cast<int>(ExitStatus::kDone);
 }
 

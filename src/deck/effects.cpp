@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "espalier/deck/batch_ramp.hpp"
+#include "espalier/deck/choices.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/deck/step_range.hpp"
@@ -38,6 +39,15 @@ std::string NoGroups(const Deck& d) {
   if (d.recompute.regather == Regather::kNever) return "recompute.regather = \"never\" gathers once per step";
   if (p.regather_group == p.dp_shard) return "all ranks of parallel.dp_shard are one group";
   return NoShardedParameters(d);
+}
+
+std::string ChoosesNothing(const Deck& d) {
+  return When(d.recompute.mode != RecomputeMode::kAuto,
+              fmt::format("recompute.mode = \"{}\" chooses nothing", DeckName(d.recompute.mode)));
+}
+
+std::string FullAnyway(const Deck& d) {
+  return When(d.recompute.mode == RecomputeMode::kFull, "recompute.mode = \"full\" computes all ops of a layer again");
 }
 
 std::string NothingReduced(const Deck& d) {
@@ -261,6 +271,8 @@ const std::vector<Effect>& Effects() {
       {"parallel.reduce_dtype", NothingReducedOverData},
       {"parallel.regather_group", NoGroups},
       {"parallel.context", NoContextParallelism},
+      {"recompute.ops", FullAnyway},
+      {"recompute.budget", ChoosesNothing},
       {"recompute.regather", NoShardedParameters},
       {"overlap.tensor", NoTensorParallelism},
       {"overlap.gradients", NothingReduced},

@@ -8,6 +8,7 @@
 
 #include "espalier/deck/expert_parallel.hpp"
 #include "espalier/deck/parameter_groups.hpp"
+#include "espalier/deck/recompute.hpp"
 #include "espalier/deck/step_range.hpp"
 #include "espalier/deck/time_limit.hpp"
 #include "text.hpp"
@@ -317,6 +318,26 @@ std::string GroupsAreWellFormed(const Deck& deck) {
   return faults + " (allowed: \"PATTERN lr=X decay=Y\", of which lr or decay may be missing)";
 }
 
+/// What auto chooses is not given by hand, too.
+std::string AutoChoosesAlone(const Deck& deck) {
+  const Deck::Recompute& r = deck.recompute;
+  if (r.mode != RecomputeMode::kAuto || (r.ops.empty() && r.layers.empty())) return "";
+  return fmt::format("chooses ops and layers by itself (leave out {}, or take another mode)",
+                     r.layers.empty() ? "recompute.ops" : "recompute.layers");
+}
+
+std::string RulesNameLayers(const Deck& deck) {
+  for (const std::string& entry : deck.recompute.layers) {
+    const ParsedRecomputeRule parsed = ParseRecomputeRule(entry);
+    if (!parsed.fault.empty()) return fmt::format("in \"{}\" {}", entry, parsed.fault);
+    for (const auto& [first, last] : parsed.rule.ranges)
+      if (last >= deck.model.AllLayers())
+        return fmt::format("in \"{}\" there is no layer {} (allowed: 0 to {})", entry, last,
+                           deck.model.AllLayers() - 1);
+  }
+  return "";
+}
+
 std::string TraceIsARange(const Deck& deck) {
   if (ParseStepRange(deck.report.trace)) return "";
   return "must be two steps from 1, first:last, the first not above the last (allowed: such as 10:12, or \"\" for "
@@ -411,6 +432,8 @@ const std::vector<Relation>& DeckRelations() {
       {{"optimizer.clip_norm"}, ClipNormIsAFloat},
       {{"precision.matmul", "precision.compute"}, Fp8RoundsBf16},
       {{"optimizer.groups"}, GroupsAreWellFormed},
+      {{"recompute.mode", "recompute.ops", "recompute.layers"}, AutoChoosesAlone},
+      {{"recompute.layers", "model.layers"}, RulesNameLayers},
       {{"run.time_limit"}, TimeLimitIsATime},
       {{"run.stop_margin_s"}, StopMarginIsATime},
       {{"report.trace"}, TraceIsARange},

@@ -25,6 +25,7 @@ Allowed Float() { return {.min = 0, .max = kMaxFloat}; }
 Allowed PositiveFloat() { return {.min = kMinFloat, .max = kMaxFloat}; }
 Allowed Between(double min, double max) { return {.min = min, .max = max}; }
 constexpr double kMaxCtas = 64;            // NCCL's limit
+constexpr double kMaxBudget = 1e15;        // bytes
 constexpr double kMaxOutsideBytes = 1e12;  // more than any GPU has
 Allowed Count() { return Between(1, kMaxInt); }
 Allowed CountOrZero() { return Between(0, kMaxInt); }
@@ -385,7 +386,18 @@ std::vector<DeckKey> Rows() {
     {"recompute", "mode", CHOICE(recompute.mode), "none", OneOf<RecomputeMode>(),
      "Activation checkpointing: what is computed again in backward instead of kept. attention: the inputs of attention "
      "and what only they need, with mla from the latents on; selective: norms and activation functions too; full: "
-     "everything in a layer except its input."},
+     "everything in a layer except its input; auto: per layer what takes the least time and fits recompute.budget."},
+    {"recompute", "ops", FIELD(recompute.ops), Strings{}, OneOf<RecomputeOp>(),
+     "Ops that are computed again besides what mode says: norm; qkv: what makes queries, keys and values; "
+     "core_attention: attention itself; mlp: the matmuls before an activation function; activation; and of experts: "
+     "router, rows (the tokens of each expert) and experts (their matmuls before the activation function)."},
+    {"recompute", "layers", FIELD(recompute.layers), Strings{}, Any(),
+     "Rules \"WHAT: LAYERS\" in place of mode and ops for some layers; the first that names a layer holds. WHAT: a "
+     "mode, ops, or both, joined by +. LAYERS: first N or every N (each N-th) of the layers of each pipeline stage, or "
+     "layers of the model from 0, such as 0-3, 8."},
+    {"recompute", "budget", FIELD(recompute.budget), 0, Between(0, kMaxBudget),
+     "Bytes of a rank that mode = \"auto\" may plan: its peak is at most this. 0: what a rank has when a run starts, "
+     "or what the device of a cluster file has, less what it reserves."},
     {"recompute", "regather", CHOICE(recompute.regather), "auto", OneOf<Regather>(),
      "When zero = 3 gathers parameters: auto and always: for the forward and again for the backward of every layer and "
      "microbatch; never: once per step, which takes the memory of zero = 2."},

@@ -1,35 +1,60 @@
 // Activation checkpointing: backward computes activations again instead of keeping them (Chen et al. 2016; Korthikanti
-// et al. 2022, section 5). Recomputed are the F ops that the model marks as cheap (selective), or those of them that
-// attention reads, itself or through others of them (attention), or all ops of a transformer layer except those whose
-// results leave it, so that only the input of the layer is kept (full; the embedding is kept, of the head only its
-// cheap norm is recomputed), and the reshards of recomputed values. A recomputed op is cloned into role B, before the
-// first backward op that reads one of its values. Ops that backward does not read are not cloned. A reshard of a clone
-// serves all of B and W (but not a deferred W). A clone runs the same kernel on the same bits.
+// et al. 2022, section 5). The mode of a layer says which F ops are recomputed: those that the model marks as cheap
+// (selective), or those of them that attention reads, itself or through others of them (attention), or all ops of a
+// transformer layer except those whose results leave it, so that only the input of the layer is kept (full; the
+// embedding is kept, of the head only its cheap norm is recomputed). Besides, ops of the names in recompute.ops are
+// recomputed (recompute_ops.cpp), and the reshards of recomputed values. Rules (recompute.layers) give layers a mode
+// and ops of their own. A recomputed op is cloned into role B, before the first backward op that reads one of its
+// values. Ops that backward does not read are not cloned. A reshard of a clone serves all of B and W (but not a
+// deferred W). A clone runs the same kernel on the same bits.
+#include "espalier/deck/recompute.hpp"
+
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
+#include <vector>
 
 #include "espalier/graph/provenance.hpp"
 #include "espalier/graph/rewriter.hpp"
 #include "espalier/passes/pipeline.hpp"
+#include "espalier/passes/recompute_ops.hpp"
 
 namespace espalier {
 namespace {
 
 class Recomputer {
  public:
-  Recomputer(Graph& graph, const PassContext& context)
-      : graph_(graph), old_(graph), recomputed_(ops_.size()), defers_w_(context.schedule.DefersW()) {
-    const RecomputeMode mode = context.deck.recompute.mode;
-    const bool whole_layers = mode == RecomputeMode::kFull;
+  Recomputer(Graph& graph, const PassContext& context, const RecomputePlan& plan)
+      : graph_(graph),
+        names_(RecomputeOpsOf(graph)),
+        old_(graph),
+        recomputed_(ops_.size()),
+        defers_w_(context.schedule.DefersW()) {
     for (const Op& op : ops_) head_layer_ = std::max(head_layer_, op.layer);
-    const std::vector<bool> leaves = LeavesLayer();
-    const bool of_attention = mode == RecomputeMode::kAttention;
-    const std::vector<bool> makes = of_attention ? MakesInputsOfAttention() : std::vector<bool>();
-    for (size_t i = 0; i < ops_.size(); ++i)
+    const std::map<int, LayerRecompute> plan_of = ByLayer(plan, context.stage_of_chunk);
+    const std::vector<bool> leaves = LeavesLayer(), makes = MakesInputsOfAttention();
+    const auto asked_for = [&](size_t i, const LayerRecompute& what) {
+      const Op& op = ops_[i];
+      const bool inside = InLayer(op) && !leaves[i];
+      if (names_[i] && what.ops.Has(*names_[i]) && (op.cheap || inside)) return true;
+      switch (what.mode) {
+        case RecomputeMode::kAttention:
+          return makes[i];
+        case RecomputeMode::kSelective:
+          return op.cheap;
+        case RecomputeMode::kFull:
+          return op.cheap || inside;
+        default:
+          return false;
+      }
+    };
+    for (size_t i = 0; i < ops_.size(); ++i) {
+      if (ops_[i].role != Role::kF) continue;
+      const auto found = plan_of.find(ops_[i].layer);
       recomputed_[i] =
-          ops_[i].role == Role::kF && ((of_attention ? makes[i] : ops_[i].cheap) || ReshardsRecomputed(ops_[i]) ||
-                                       (whole_layers && InLayer(ops_[i]) && !leaves[i]));
+          asked_for(i, found == plan_of.end() ? plan.Others() : found->second) || ReshardsRecomputed(ops_[i]);
+    }
   }
 
   void Run() {
@@ -42,6 +67,17 @@ class Recomputer {
   }
 
  private:
+  /// What is recomputed of each transformer layer.
+  std::map<int, LayerRecompute> ByLayer(const RecomputePlan& plan, const std::vector<int>& stage_of_chunk) const {
+    std::map<int, int> stage_of;  // ascending: the layers of a stage in order
+    for (const Op& op : ops_)
+      if (op.role == Role::kF && InLayer(op) && op.chunk >= 0)
+        stage_of.try_emplace(op.layer, stage_of_chunk[static_cast<size_t>(op.chunk)]);
+    std::map<int, LayerRecompute> by_layer;
+    std::map<int, int> places;  // by stage: layers so far
+    for (const auto& [layer, stage] : stage_of) by_layer.emplace(layer, plan.Of(layer - 1, places[stage]++));
+    return by_layer;
+  }
   bool InLayer(const Op& op) const { return op.layer > 0 && op.layer < head_layer_; }
   int ProducerOf(int value) const { return graph_.value(value).producer; }
   bool ReshardsRecomputed(const Op& op) const {
@@ -125,6 +161,7 @@ class Recomputer {
   }
 
   Graph& graph_;
+  const std::vector<std::optional<RecomputeOp>> names_;  // by op
   const Rewriter old_;
   const std::vector<Op>& ops_ = old_.ops;
   std::vector<bool> recomputed_;
@@ -137,7 +174,9 @@ class Recomputer {
 }  // namespace
 
 void Recompute(Graph& graph, const PassContext& context) {
-  if (context.deck.recompute.mode != RecomputeMode::kNone) Recomputer(graph, context).Run();
+  if (context.purpose != Purpose::kTrain) return;  // nothing else has backward
+  const RecomputePlan plan(context.deck.recompute);
+  if (!plan.Empty()) Recomputer(graph, context, plan).Run();
 }
 
 }  // namespace espalier

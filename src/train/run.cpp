@@ -11,6 +11,7 @@
 #include "espalier/train/choose_device.hpp"
 #include "train/reporting/peak.hpp"
 #include "train/run_files.hpp"
+#include "train/startup/recompute.hpp"
 #include "train/state/init_from.hpp"
 #include "train/state/initialize_weights.hpp"
 
@@ -57,9 +58,10 @@ Run SetUp(const RunOptions& options, std::string faults, Start& start, World& wo
     for (const std::string& line : SettingsWithoutEffect(start.loaded)) spdlog::warn("{}", line);
 
   // Programs and their memory, while rank 0 checks in the background that the programs of all ranks fit together.
-  auto& world_check = parts.Make<WorldCheck>(deck, device.Kind(), world);
   log.SetActivity("compiling the programs");
-  const auto& programs = parts.Make<Programs>(deck, world, mpi, device);
+  const Deck compiled = WithChosenRecompute(start.loaded.deck, world, device);
+  auto& world_check = parts.Make<WorldCheck>(compiled, device.Kind(), world);
+  const auto& programs = parts.Make<Programs>(compiled, world, mpi, device);
   const InstructionTimes* instruction_times = nullptr;
   OnAllRanks(world, [&] { instruction_times = &parts.Make<InstructionTimes>(deck, programs, world.Rank()); });
   auto& measured_costs = parts.Make<MeasuredCosts>(deck, programs, world, mpi);

@@ -74,6 +74,8 @@ class NearestMisses {
   NearestMisses(const Deck& deck, int ranks, int64_t memory_bytes)
       : deck_(deck), ranks_(ranks), memory_bytes_(memory_bytes) {
     const Deck::Parallel& p = deck.parallel;
+    // It does not fit even with everything recomputed.
+    if (deck_.recompute.mode == RecomputeMode::kAuto) deck_.recompute.mode = RecomputeMode::kFull;
     if (p.dp_shard == -1) deck_.parallel.dp_shard = ranks / (p.pp * p.dp_replicate * p.cp * p.tp);
   }
 

@@ -11,6 +11,7 @@
 #include "espalier/graph/provenance.hpp"
 #include "espalier/model/layer_kinds.hpp"
 #include "espalier/ops/op.hpp"
+#include "espalier/ops/rough_time.hpp"
 #include "espalier/util/error.hpp"
 #include "tune/walk.hpp"
 
@@ -33,6 +34,10 @@ Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   small.zero = 1;
   small.reduce = ReduceFrequency::kStep;
   small.regather = Regather::kAuto;
+  // Layers that recompute different things keep at least what they would keep if they recomputed everything.
+  if (small.recompute == RecomputeMode::kAuto || !changed.recompute.layers.empty())
+    small.recompute = RecomputeMode::kFull;
+  changed.recompute.layers.clear();
   SetLayout(changed, small);
   changed.pipeline.split.clear();
   changed.model = WithLayersOf(deck.model, kind, kLayers);
@@ -230,6 +235,14 @@ class MemoryReader {
   std::vector<int> last_read_;  // by value: the last op of backward that reads it
 };
 
+void ReadWork(const Example& example, LayerProfile& profile) {
+  const Graph& graph = *example.c.graph;
+  for (const Op& op : graph.ops)
+    if (op.frequency() == Frequency::kMicrobatch)
+      if (const std::optional<Part> part = example.PartOf(op.layer))
+        profile.work[*part] += RoughTime(graph, op, example.c.mesh);
+}
+
 void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile) {
   const Compilation& c = example.c;
   Program program = MakeProgram(c, {});
@@ -287,6 +300,7 @@ LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* 
     const Compilation c = Compile(small, SmallestRanks(small), Purpose::kTrain, {}, Verification::kAtTheEnd);
     const Example example{c, kFirstKind + i, kinds[i] == KindOf(deck.model, deck.model.layers)};
     MemoryReader(example, profile).Run();
+    ReadWork(example, profile);
     if (costs != nullptr) ReadTimes(example, *costs, profile);
     if (!example.has_ends) continue;
     for (const Value& v : c.graph->values)

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "espalier/program/plan.hpp"
+#include "espalier/tune/recompute.hpp"
 
 namespace espalier {
 namespace {
@@ -64,8 +65,11 @@ int64_t PeakBytes(const Deck& deck, int ranks) {
   return PeakOfAll(c, MakePrograms(c, ClassRepresentatives(c), std::numeric_limits<int64_t>::max()));
 }
 
-Trial Try(const Deck& deck, int ranks, const Costs& costs, int64_t memory_bytes) {
+Trial Try(const Deck& asked, int ranks, const Costs& costs, int64_t memory_bytes) {
   Trial trial;
+  Deck deck = asked;
+  if (asked.recompute.mode == RecomputeMode::kAuto)
+    deck = ChooseRecompute(asked, ranks, costs.cluster().device, memory_bytes, 1).deck;
   const Compilation c = CompileFor(deck, ranks, Purpose::kTrain);
   const std::vector<int> representative = ClassRepresentatives(c);
   const size_t different = CountPrograms(representative);

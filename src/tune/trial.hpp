@@ -21,7 +21,7 @@ struct Trial {
   double measured_share = 0;
 };
 
-/// Compiles a deck; simulates it if it fits.
+/// Compiles a deck, with recompute.mode = "auto" for `memory_bytes`; simulates it if it fits.
 Trial Try(const Deck& deck, int ranks, const Costs& costs, int64_t memory_bytes);
 
 /// "idle 21 %", "exposed tp 12 %": the largest share of the step besides compute.

@@ -15,6 +15,9 @@ STEPS = 4
 RTOL = 1e-5
 ROUNDED_RTOL = 1e-3
 SELECTIVE, FULL, ATTENTION_AGAIN = (f"recompute.mode={mode}" for mode in ("selective", "full", "attention"))
+OPS = 'recompute.ops=["norm","core_attention","activation","experts"]'
+LAYERS = 'recompute.layers=["full: first 1", "qkv+mlp+rows: every 2"]'
+AUTO = ["recompute.mode=auto", "recompute.budget=1"]  # nothing fits that: all that can be is recomputed
 ALWAYS, NEVER = "recompute.regather=always", "recompute.regather=never"
 AT_USE, TWO_AHEAD = "overlap.prefetch=0", "overlap.prefetch=2"
 ALONE = "overlap.tensor=false"
@@ -58,7 +61,8 @@ def schedule(name):
 # dp_shard and tp, keys of all runs of the group besides sizes, and keys of each run; the others are compared with the
 # first run.
 GROUPS = [
-    (1, 1, [], [[], [], [SELECTIVE], [FULL], [pp(2), FULL], [pp(3), SELECTIVE, TOGETHER], [pp(4)], [TOGETHER]]),
+    (1, 1, [], [[], [], [SELECTIVE], [FULL], [pp(2), FULL], [pp(3), SELECTIVE, TOGETHER], [pp(4)], [TOGETHER], [OPS],
+                [LAYERS], [pp(2), LAYERS, OPS], AUTO, [pp(2), schedule("zbv"), *AUTO]]),
     (2, 1, [STEP], [[], [], [SELECTIVE], [FULL, ALWAYS], [NEVER], [FULL, NEVER], [AT_USE], [TWO_AHEAD, SELECTIVE],
                     [LATE], [ZERO1], [ZERO1, LATE], [pp(2)], [pp(2), LATE], [pp(2), ZERO3, ALWAYS, FULL],
                     [pp(3), ZERO3, ALWAYS, TWO_AHEAD], [pp(2), schedule("zb-h1")], [pp(2), schedule("zbv"), LATE],
@@ -88,7 +92,8 @@ GROUPS = [
                 [pp(2), schedule("zb-h1"), FULL, ALWAYS], [pp(2), schedule("zbv"), SELECTIVE],
                 [pp(2), schedule("dualpipev"), FULL], [TWO_STRIPS], [THREE_STRIPS, ALONE], [THREE_STRIPS, SELECTIVE],
                 [pp(2), TWO_STRIPS, FULL], [pp(2), schedule("zbv"), THREE_STRIPS], [TOGETHER],
-                [pp(2), schedule("dualpipev"), APART], [pp(2), TOGETHER, THREE_STRIPS, SELECTIVE]]),
+                [pp(2), schedule("dualpipev"), APART], [pp(2), TOGETHER, THREE_STRIPS, SELECTIVE], [OPS],
+                [TWO_STRIPS, LAYERS], [pp(2), schedule("zb-h1"), LAYERS, OPS]]),
     (1, 2, UNEVEN, [[], [FULL], [SELECTIVE, ALONE], [THREE_STRIPS], [TWO_STRIPS, FULL]]),
     (1, 2, ["batch.micro=3", "batch.global=12"], [[], [TWO_STRIPS], [THREE_STRIPS, SELECTIVE]]),  # strips of a batch
     (2, 2, [STEP], [[], [FULL, ALONE, AT_USE], [SELECTIVE, NEVER], [pp(2), ZERO3, FULL, ALWAYS], [LATE],
@@ -99,7 +104,7 @@ GROUPS = [
                                                                                   [TWO_STRIPS]]),
     (2, 1, ["model.tie_embeddings=true", STEP], [[], [FULL, TWO_AHEAD], [SELECTIVE, NEVER], [LATE],
                                                  [pp(2), ZERO3, ALWAYS]]),
-    (1, 1, ["parallel.cp=2", "parallel.context=ring", STEP], [[], [FULL], [SELECTIVE, AT_USE], [pp(2)], [LATE]]),
+    (1, 1, ["parallel.cp=2", "parallel.context=ring", STEP], [[], [FULL], [OPS], [LAYERS], [SELECTIVE, AT_USE], [pp(2)], [LATE]]),
     (2, 1, ["parallel.cp=2", "parallel.context=all_gather"], [[], [FULL], [SELECTIVE, TWO_AHEAD], [AT_ATTENTION],
                                                               [FULL, AT_ATTENTION]]),
     (1, 2, ["parallel.cp=2", "parallel.context=all_gather", *UNEVEN[:2]], [[], [AT_ATTENTION],
@@ -130,7 +135,8 @@ GROUPS = [
     (1, 1, [JOIN, "precision.compute=bf16"], [[], [FULL], [SELECTIVE], [pp(2)]]),
     (2, 2, [EACH], [[], [FULL, AT_USE], [SELECTIVE, ALONE, NEVER], [pp(2), ZERO3, ALWAYS], [LATE]]),
     # Ranks that share experts: their messages under other matmuls, rows of a second pass, stages.
-    (4, 1, [*EXPERTS, "parallel.ep=4", STEP], [[], [NOT_UNDER], [FULL], [SELECTIVE, NOT_UNDER], [pp(2)], [ZERO1],
+    (4, 1, [*EXPERTS, "parallel.ep=4", STEP], [[], [NOT_UNDER], [FULL], [SELECTIVE, NOT_UNDER], [pp(2)], [ZERO1], [OPS],
+                                               [LAYERS, pp(2)],
                                                [pp(2), schedule("zbv"), NOT_UNDER]]),
     (4, 1, [*GPT_OSS, "parallel.ep=4", STEP], [[], [NOT_UNDER], [FULL], [SELECTIVE], [pp(2)], [ZERO1],
                                                [pp(2), schedule("zbv")]]),
@@ -138,10 +144,10 @@ GROUPS = [
                                                                            [pp(2), TOGETHER], [LATE]]),
     (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", SINKS], [[], [FULL], [SELECTIVE, ALONE], [AT_ATTENTION]]),
     # Latents of queries, keys and values.
-    (2, 2, [*MLA, EACH], [[], [SELECTIVE, ALONE], [FULL], [ATTENTION_AGAIN], [ATTENTION_AGAIN, pp(2), ZERO3, ALWAYS],
+    (2, 2, [*MLA, EACH], [[], [SELECTIVE, ALONE], [FULL], [OPS], [LAYERS], [ATTENTION_AGAIN], [ATTENTION_AGAIN, pp(2), ZERO3, ALWAYS],
                           [TWO_STRIPS], [AT_USE, LATE], [pp(2), schedule("zbv")]]),
     (1, 2, ["parallel.cp=2", *MLA, "precision.compute=bf16"], [[], [ATTENTION_AGAIN], [AT_ATTENTION, FULL]]),
-    (2, 2, [*EXPERTS, "parallel.ep=2", "experts.buffer=0.5", EACH], [[], [NOT_UNDER, ALONE], [FULL], [TWO_STRIPS],
+    (2, 2, [*EXPERTS, "parallel.ep=2", "experts.buffer=0.5", EACH], [[], [NOT_UNDER, ALONE], [FULL], [OPS], [LAYERS], [TWO_STRIPS],
                                                                      [pp(2), TOGETHER], [LATE]]),
     # The loss in chunks of rows, whose gradients are computed in forward.
     (1, 1, [CHUNKS], [[], [FULL], [SELECTIVE], [pp(2)], [pp(2), schedule("gpipe")], [pp(2), schedule("zb-h1")]]),

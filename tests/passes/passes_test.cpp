@@ -37,7 +37,7 @@ Deck PlainDeck() {
   deck.parallel.sequence_parallel = deck.parallel.loss_parallel = true;
   deck.parallel.reduce = ReduceFrequency::kStep;
   deck.precision.matmul = MatmulPrecision::kFp8;
-  deck.recompute = {RecomputeMode::kNone, Regather::kAuto};
+  deck.recompute = {RecomputeMode::kNone, {}, {}, 0, Regather::kAuto};
   deck.loss.chunks = 1;
   deck.fusion.join_matmuls = JoinMatmuls::kAlways;
   deck.optimizer.beta1 = 0.9;
@@ -57,6 +57,8 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "context") return void(c.deck.parallel.context = ParseChoice<ContextMode>(value).value());
   if (key == "reduce") return void(c.deck.parallel.reduce = ParseChoice<ReduceFrequency>(value).value());
   if (key == "recompute") return void(c.deck.recompute.mode = ParseChoice<RecomputeMode>(value).value());
+  if (key == "ops") return c.deck.recompute.ops.push_back(value);
+  if (key == "layers") return c.deck.recompute.layers.push_back(value);
   if (key == "prefetch") return void(c.deck.overlap.prefetch = std::stoi(value));
   if (key == "overlap.context") return void(c.deck.overlap.context = value == "true");
   if (key == "tensor") return void(c.deck.overlap.tensor = value == "true");

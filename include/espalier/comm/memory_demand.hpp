@@ -40,6 +40,12 @@ struct MemoryShortage {
 /// The worst shortage: the one with the smallest fraction available. `ranks` is 0 if all fit.
 MemoryShortage FindShortage(std::span<const MemoryDemand> ranks);
 
+/// The bytes that every rank can have in addition to its demand, if all have the same; 0 if there is none to have, the
+/// largest int64 if nothing is limited.
+int64_t SmallestShare(std::span<const MemoryDemand> ranks);
+/// The same for the ranks of a world, on every rank. Collective.
+int64_t SmallestShare(World& world, const MemoryDemand& mine);
+
 /// The worst shortage of all ranks, on every rank. Collective.
 MemoryShortage FindShortage(World& world, const MemoryDemand& mine);
 

@@ -30,7 +30,9 @@ enum class ContextMode : uint8_t { kRing, kAllGather, kAllToAll };
 enum class MatmulPrecision : uint8_t { kCompute, kFp8 };
 /// The extent of one fp8 scale: an operand of a matmul on a rank, or a row of it.
 enum class Fp8Scaling : uint8_t { kTensor, kRow };
-enum class RecomputeMode : uint8_t { kNone, kAttention, kSelective, kFull };
+enum class RecomputeMode : uint8_t { kNone, kAttention, kSelective, kFull, kAuto };
+/// Ops of a layer that backward can compute again (src/passes/recompute_ops.cpp).
+enum class RecomputeOp : uint8_t { kNorm, kQkv, kCoreAttention, kMlp, kActivation, kRouter, kRows, kExperts };
 enum class Regather : uint8_t { kAuto, kAlways, kNever };
 enum class JoinMatmuls : uint8_t { kNever, kHeads, kAlways };
 enum class OptimizerName : uint8_t { kAdamw, kMuon };
@@ -133,7 +135,18 @@ inline constexpr auto kChoices<RecomputeMode> =
     std::to_array<Choice<RecomputeMode>>({{RecomputeMode::kNone, "none"},
                                           {RecomputeMode::kAttention, "attention"},
                                           {RecomputeMode::kSelective, "selective"},
-                                          {RecomputeMode::kFull, "full"}});
+                                          {RecomputeMode::kFull, "full"},
+                                          {RecomputeMode::kAuto, "auto"}});
+template <>
+inline constexpr auto kChoices<RecomputeOp> =
+    std::to_array<Choice<RecomputeOp>>({{RecomputeOp::kNorm, "norm"},
+                                        {RecomputeOp::kQkv, "qkv"},
+                                        {RecomputeOp::kCoreAttention, "core_attention"},
+                                        {RecomputeOp::kMlp, "mlp"},
+                                        {RecomputeOp::kActivation, "activation"},
+                                        {RecomputeOp::kRouter, "router"},
+                                        {RecomputeOp::kRows, "rows"},
+                                        {RecomputeOp::kExperts, "experts"}});
 template <>
 inline constexpr auto kChoices<Regather> = std::to_array<Choice<Regather>>({{Regather::kAuto, "auto"},
                                                                             {Regather::kAlways, "always"},

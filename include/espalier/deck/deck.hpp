@@ -114,6 +114,8 @@ struct Deck {
   } precision;
   struct Recompute {
     RecomputeMode mode;
+    std::vector<std::string> ops, layers;  ///< espalier/deck/recompute.hpp
+    int64_t budget;                        ///< bytes of a rank's arena, for kAuto; 0: what is there
     Regather regather;
   } recompute;
   struct Overlap {

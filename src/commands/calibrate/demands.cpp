@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "commands/plan/recompute.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/graph/columns.hpp"
 #include "espalier/kernels/shapes.hpp"
@@ -78,10 +79,11 @@ void AddCall(const AttentionDemand& demand, std::vector<AttentionDemand>& demand
 
 WorldPlan PlanForGpus(const std::string& deck, std::vector<std::string> overrides, int ranks) {
   overrides.push_back("run.device=cuda");
-  const LoadedDeck loaded = LoadDeck(deck, overrides);
+  LoadedDeck loaded = LoadDeck(deck, overrides);
   if (ranks == 0) ranks = SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
   RequirePatternsMatch(loaded);
+  if (const auto recompute = ChooseRecomputeOfPlan(loaded.deck, ranks, nullptr)) loaded.deck = recompute->deck;
   return PlanWorld(loaded.deck, ranks);
 }
 

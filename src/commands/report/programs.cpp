@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "commands/plan/recompute.hpp"
 #include "commands/report/gather.hpp"
 #include "commands/simulate/predict.hpp"
 #include "espalier/deck/batch_ramp.hpp"
@@ -46,6 +47,7 @@ RunDevice DeviceOfRun(const Deck& deck, const std::string& device) {
 
 PlanPointer PlanOf(Deck deck, RunDevice device, int ranks) {
   deck.run.device = device;
+  if (const auto recompute = ChooseRecomputeOfPlan(deck, ranks, nullptr)) deck = recompute->deck;
   return std::make_shared<const WorldPlan>(PlanWorld(deck, ranks));
 }
 

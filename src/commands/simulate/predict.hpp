@@ -1,9 +1,11 @@
 // The step of a deck on a cluster: printed by `simulate`, and in short by `plan --cluster`.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "commands/plan/recompute.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/simulate/simulate.hpp"
@@ -25,6 +27,7 @@ Target ChooseTarget(const LoadedDeck& loaded, const std::string& path);
 
 struct Prediction {
   Target target;
+  std::optional<RecomputeChoice> recompute;  ///< of a deck with recompute.mode = "auto"
   WorldPlan plan;
   Simulation simulation;        ///< simulation of a step with batch.global sequences
   std::vector<double> ramp_us;  ///< times of a step for each batch size of the run's ramp, including batch.global

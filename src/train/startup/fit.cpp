@@ -11,6 +11,7 @@
 #include "espalier/comm/memory_demand.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/program/plan.hpp"
+#include "espalier/tune/recompute.hpp"
 #include "espalier/tune/tune.hpp"
 #include "espalier/util/agreed_error.hpp"
 #include "espalier/util/clock.hpp"
@@ -51,11 +52,12 @@ std::vector<Change> Changes(const Deck& deck) {
   if (deck.parallel.dp_shard > 1 && deck.parallel.zero >= 2 && deck.parallel.reduce == ReduceFrequency::kStep)
     changes.push_back(
         {"parallel.reduce = \"microbatch\"", [](Deck& d) { d.parallel.reduce = ReduceFrequency::kMicrobatch; }});
-  if (deck.recompute.mode < RecomputeMode::kSelective)
-    changes.push_back(
-        {"recompute.mode = \"selective\"", [](Deck& d) { d.recompute.mode = RecomputeMode::kSelective; }});
-  if (deck.recompute.mode != RecomputeMode::kFull)
-    changes.push_back({"recompute.mode = \"full\"", [](Deck& d) { d.recompute.mode = RecomputeMode::kFull; }});
+  if (deck.recompute.mode != RecomputeMode::kFull && deck.recompute.mode != RecomputeMode::kAuto)
+    changes.push_back({"recompute.mode = \"auto\"", [](Deck& d) {
+                         d.recompute.mode = RecomputeMode::kAuto;
+                         d.recompute.ops.clear();
+                         d.recompute.layers.clear();
+                       }});
   return changes;
 }
 
@@ -119,7 +121,10 @@ class Search {
     change.apply(deck);
     if (!Divides(deck)) return;
     try {
-      const int64_t bytes = ArenaBytes(deck, ranks_ * change.times_the_ranks, rank_);
+      const int ranks = ranks_ * change.times_the_ranks;
+      if (deck.recompute.mode == RecomputeMode::kAuto)
+        deck = ChooseRecompute(deck, ranks, DeviceOf(deck), budget_).deck;
+      const int64_t bytes = ArenaBytes(deck, ranks, rank_);
       if (bytes <= budget_) found_.push_back(fmt::format("{} ({} per rank)", change.text, Gigabytes(bytes)));
     } catch (const UserError&) {  // this deck does not allow the change
     }
@@ -141,14 +146,6 @@ std::vector<std::string> NearestSettings(const Deck& deck, int ranks, int rank, 
   nearest.insert(nearest.end(), settings.begin(), settings.end());
   nearest.resize(std::min(nearest.size(), kMaxSettings));
   return nearest;
-}
-
-/// The memory that this rank takes after its arena, in the same memory.
-int64_t BytesToCome(const Deck& deck, const Device& device) {
-  if (device.Kind() == DeviceKind::kCpu) return kOutsideArena;
-  if (!device.Computes()) return 0;
-  const int64_t taken = std::min(device.OutsideBytes(0, 0), kMaxOfContext);
-  return std::max<int64_t>(0, deck.run.outside_bytes - taken);
 }
 
 std::string PurposeOf(const Device& device, int64_t to_come) {
@@ -179,6 +176,13 @@ int64_t ArenaBytes(const Deck& deck, int ranks, int rank) {
 
 std::vector<std::string> SettingsThatFit(const Deck& deck, int ranks, int rank, int64_t budget) {
   return Search(deck, ranks, rank, budget).Run();
+}
+
+int64_t BytesToCome(const Deck& deck, const Device& device) {
+  if (device.Kind() == DeviceKind::kCpu) return kOutsideArena;
+  if (!device.Computes()) return 0;
+  const int64_t taken = std::min(device.OutsideBytes(0, 0), kMaxOfContext);
+  return std::max<int64_t>(0, deck.run.outside_bytes - taken);
 }
 
 void CheckFit(const Deck& deck, World& world, const Device& device, int64_t arena_bytes) {

@@ -14,7 +14,10 @@ namespace espalier {
 /// Bytes of a rank's arena: the largest of its programs.
 int64_t ArenaBytes(const Deck& deck, int ranks, int rank);
 
-/// Changes of the deck with which the rank needs at most `budget` bytes, the cheapest first: "recompute.mode = \"full\"
+/// The memory that a rank takes after its arena, in the same memory.
+int64_t BytesToCome(const Deck& deck, const Device& device);
+
+/// Changes of the deck with which the rank needs at most `budget` bytes, the cheapest first: "recompute.mode = \"auto\"
 /// (1.2 GB per rank)". At most a few, found within a few seconds of compiling.
 std::vector<std::string> SettingsThatFit(const Deck& deck, int ranks, int rank, int64_t budget);
 

@@ -8,6 +8,7 @@
 #include "espalier/deck/parameter_groups.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/print.hpp"
+#include "espalier/deck/recompute.hpp"
 
 namespace espalier {
 namespace {
@@ -269,6 +270,40 @@ TEST(Errors, RegatherGroupsShareOutDpShard) {
   EXPECT_THAT(with({"parallel.dp_shard=6", "parallel.regather_group=4", "recompute.regather=never"}), IsEmpty());
 }
 
+TEST(Errors, RulesOfRecomputeNameOpsAndLayers) {
+  const auto rule = [](const std::string& text) {
+    return Errors({"model.layers=6", "pipeline.split=[]", fmt::format("recompute.layers=[\"{}\"]", text)});
+  };
+  for (const char* good : {"full: first 1", "norm+mlp: every 2", "selective+core_attention: 0-3,5", "none:5", "qkv : 0 - 5"})
+    EXPECT_THAT(rule(good), IsEmpty()) << good;
+  EXPECT_THAT(rule("full"), ElementsAre(HasSubstr("in \"full\" there is no colon (allowed: \"WHAT: LAYERS\"")));
+  EXPECT_THAT(rule("full+selective: 0"), ElementsAre(HasSubstr("WHAT names two modes")));
+  EXPECT_THAT(rule("auto: 0"), ElementsAre(HasSubstr("\"auto\" is no mode and no op")));
+  EXPECT_THAT(rule("mpl: 0"), ElementsAre(HasSubstr("\"mpl\" is no mode and no op")));
+  EXPECT_THAT(rule("full: first"), ElementsAre(HasSubstr("\"first\" is no layer and no range of layers")));
+  EXPECT_THAT(rule("full: first 0"), ElementsAre(HasSubstr("\"first 0\" has no number of layers")));
+  EXPECT_THAT(rule("full: 3-2"), ElementsAre(HasSubstr("\"3-2\" is no layer and no range of layers")));
+  EXPECT_THAT(rule("full: 2-6"), ElementsAre(HasSubstr("in \"full: 2-6\" there is no layer 6 (allowed: 0 to 5)")));
+  EXPECT_THAT(Errors({"recompute.ops=[\"norms\"]"}), ElementsAre(HasSubstr("did you mean norm?")));
+  EXPECT_THAT(Errors({"recompute.mode=auto", "recompute.ops=[\"norm\"]"}),
+              ElementsAre(HasSubstr("recompute.mode = \"auto\": chooses ops and layers by itself (leave out "
+                                    "recompute.ops, or take another mode)")));
+}
+
+TEST(RecomputePlan, TheFirstRuleThatNamesALayerHolds) {
+  const Deck deck = Small({"model.layers=8", "pipeline.split=[]", "recompute.mode=selective", "recompute.ops=[\"mlp\"]",
+                           "recompute.layers=[\"none: 6\", \"full: first 2\", \"norm+core_attention: every 3\"]"});
+  const RecomputePlan plan(deck.recompute);
+  // Layers 4 to 7 are the second of two stages, so their places are 0 to 3.
+  std::vector<std::string> texts;
+  for (int layer = 0; layer < 8; ++layer) texts.push_back(ToString(plan.Of(layer, layer % 4)));
+  EXPECT_THAT(texts, ElementsAre("full", "full", "norm+core_attention", "selective+mlp", "full", "full", "none",
+                                 "selective+mlp"));
+  EXPECT_EQ(ToString(plan.Others()), "selective+mlp");
+  EXPECT_FALSE(plan.Empty());
+  EXPECT_TRUE(RecomputePlan(Small({"recompute.layers=[\"none: 0\"]"}).recompute).Empty());
+}
+
 TEST(Deck, RegatherGroupsAreAnAxisWhereTheyGather) {
   const auto groups = [](std::vector<std::string> overrides) {
     overrides.insert(overrides.end(), {"batch.global=72", "parallel.dp_shard=6"});
@@ -312,6 +347,11 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
   EXPECT_THAT(Idle({"recompute.regather=always", "parallel.zero=2"}),
               ElementsAre("command line: recompute.regather = \"always\" has no effect: with parallel.zero = 2 every "
                           "rank has whole parameters"));
+  EXPECT_THAT(Idle({"recompute.budget=1000", "recompute.mode=selective"}),
+              ElementsAre("command line: recompute.budget = 1000 has no effect: recompute.mode = \"selective\" chooses "
+                          "nothing"));
+  EXPECT_THAT(Idle({"recompute.budget=1000", "recompute.mode=auto"}), IsEmpty());
+  EXPECT_THAT(Idle({"recompute.ops=[\"mlp\"]", "recompute.mode=full"}), SizeIs(1));
   EXPECT_THAT(Idle({"parallel.regather_group=6", "parallel.dp_shard=6", "batch.global=18"}),
               ElementsAre("command line: parallel.regather_group = 6 has no effect: all ranks of parallel.dp_shard are "
                           "one group"));

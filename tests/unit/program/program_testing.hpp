@@ -75,6 +75,7 @@ inline size_t FindInstruction(const Program& program, std::string_view kind, int
 inline const std::vector<std::vector<std::string>> kVariations = {
     {"recompute.mode=selective", "overlap.prefetch=2"},
     {"recompute.mode=full", "parallel.zero=3"},
+    {"recompute.layers=[\"full: first 1\",\"norm+core_attention: every 2\"]", "recompute.ops=[\"mlp\",\"qkv\"]"},
     {"parallel.reduce=microbatch", "parallel.zero=2", "overlap.prefetch=0"},
     {"parallel.reduce=microbatch", "recompute.mode=full", "overlap.tensor=false"},
     {"parallel.zero=2", "overlap.gradients=false", "overlap.interleave=false"},

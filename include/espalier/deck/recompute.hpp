@@ -1,0 +1,72 @@
+// What backward computes again, layer by layer: recompute.mode, recompute.ops and the rules of recompute.layers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "espalier/deck/deck.hpp"
+
+namespace espalier {
+
+class RecomputeOps {
+ public:
+  void Add(RecomputeOp op) { bits_ |= Bit(op); }
+  bool Has(RecomputeOp op) const { return (bits_ & Bit(op)) != 0; }
+  bool Empty() const { return bits_ == 0; }
+  bool operator==(const RecomputeOps&) const = default;
+  auto operator<=>(const RecomputeOps&) const = default;
+
+ private:
+  static uint32_t Bit(RecomputeOp op) { return uint32_t{1} << static_cast<int>(op); }
+  uint32_t bits_ = 0;
+};
+
+/// What is computed again of a layer: what the mode says, and these ops.
+struct LayerRecompute {
+  RecomputeMode mode = RecomputeMode::kNone;  ///< never kAuto
+  RecomputeOps ops = {};
+  bool operator==(const LayerRecompute&) const = default;
+  auto operator<=>(const LayerRecompute&) const = default;
+};
+/// "none", "selective", "norm+activation": the first part of a rule.
+std::string ToString(const LayerRecompute& what);
+
+/// An entry of recompute.layers: what is computed again of which layers.
+struct RecomputeRule {
+  enum class Which : uint8_t { kListed, kFirst, kEvery };
+  LayerRecompute what;
+  Which which = Which::kListed;
+  int64_t number = 0;                               ///< of kFirst and kEvery
+  std::vector<std::pair<int64_t, int64_t>> ranges;  ///< of kListed: first and last layer, from 0
+
+  /// `layer`: from 0, of the model; `place`: among the layers of its pipeline stage, from 0.
+  bool Names(int64_t layer, int64_t place) const;
+};
+
+/// Reads "WHAT: LAYERS". `fault` describes a malformed text; otherwise it is empty.
+struct ParsedRecomputeRule {
+  RecomputeRule rule;
+  std::string fault;
+};
+ParsedRecomputeRule ParseRecomputeRule(std::string_view entry);
+
+/// The rules of a deck that is valid, read once.
+class RecomputePlan {
+ public:
+  explicit RecomputePlan(const Deck::Recompute& recompute);
+  /// What recompute.mode and recompute.ops say: of layers that no rule names, of the embedding and of the head.
+  const LayerRecompute& Others() const { return others_; }
+  /// What the first rule says that names the layer (see RecomputeRule::Names).
+  const LayerRecompute& Of(int64_t layer, int64_t place) const;
+  /// Nothing is computed again.
+  bool Empty() const;
+
+ private:
+  LayerRecompute others_;
+  std::vector<RecomputeRule> rules_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,143 @@
+#include "espalier/deck/recompute.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "espalier/util/error.hpp"
+#include "text.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr int64_t kMaxNumber = 1'000'000;
+
+std::string_view Trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
+std::vector<std::string_view> SplitAt(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(Trimmed(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::optional<int64_t> LayerNumberOf(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0 || number > kMaxNumber)
+    return std::nullopt;
+  return number;
+}
+
+std::vector<std::string_view> ModesOfLayers() {
+  std::vector<std::string_view> modes = ChoiceNames<RecomputeMode>();
+  std::erase(modes, DeckName(RecomputeMode::kAuto));
+  return modes;
+}
+
+/// Reads "norm+mlp"; returns what is wrong, or "".
+std::string ReadWhat(std::string_view text, LayerRecompute& what) {
+  for (std::string_view word : SplitAt(text, '+')) {
+    const auto mode = ParseChoice<RecomputeMode>(word);
+    if (const auto op = ParseChoice<RecomputeOp>(word)) {
+      what.ops.Add(*op);
+    } else if (mode && *mode != RecomputeMode::kAuto) {
+      if (what.mode != RecomputeMode::kNone) return "WHAT names two modes";
+      what.mode = *mode;
+    } else {
+      return fmt::format("\"{}\" is no mode and no op", word);
+    }
+  }
+  return "";
+}
+
+/// Reads "first 4", "every 2" or "0-3, 8"; returns what is wrong, or "".
+std::string ReadWhich(std::string_view text, RecomputeRule& rule) {
+  for (const auto& [word, which] : {std::pair(std::string_view("first "), RecomputeRule::Which::kFirst),
+                                    std::pair(std::string_view("every "), RecomputeRule::Which::kEvery)}) {
+    if (!text.starts_with(word)) continue;
+    const auto number = LayerNumberOf(Trimmed(text.substr(word.size())));
+    if (!number || *number < 1) return fmt::format("\"{}\" has no number of layers", text);
+    rule.which = which;
+    rule.number = *number;
+    return "";
+  }
+  for (std::string_view part : SplitAt(text, ',')) {
+    const size_t dash = part.find('-');
+    const auto first = LayerNumberOf(Trimmed(part.substr(0, dash)));
+    const auto last = dash == part.npos ? first : LayerNumberOf(Trimmed(part.substr(dash + 1)));
+    if (!first || !last || *last < *first) return fmt::format("\"{}\" is no layer and no range of layers", part);
+    rule.ranges.emplace_back(*first, *last);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string ToString(const LayerRecompute& what) {
+  std::vector<std::string_view> words;
+  if (what.mode != RecomputeMode::kNone || what.ops.Empty()) words.push_back(DeckName(what.mode));
+  for (const auto& [op, name] : kChoices<RecomputeOp>)
+    if (what.ops.Has(op)) words.push_back(name);
+  return fmt::format("{}", fmt::join(words, "+"));
+}
+
+bool RecomputeRule::Names(int64_t layer, int64_t place) const {
+  switch (which) {
+    case Which::kFirst:
+      return place < number;
+    case Which::kEvery:
+      return (place + 1) % number == 0;
+    case Which::kListed:
+      return std::ranges::any_of(ranges, [&](const auto& r) { return r.first <= layer && layer <= r.second; });
+  }
+  CHECK(false, "a rule of recompute.layers names layers in no known way");
+}
+
+ParsedRecomputeRule ParseRecomputeRule(std::string_view entry) {
+  ParsedRecomputeRule parsed;
+  const size_t colon = entry.find(':');
+  if (colon == entry.npos)
+    parsed.fault = "there is no colon";
+  else
+    parsed.fault = ReadWhat(Trimmed(entry.substr(0, colon)), parsed.rule.what);
+  if (parsed.fault.empty()) parsed.fault = ReadWhich(Trimmed(entry.substr(colon + 1)), parsed.rule);
+  if (!parsed.fault.empty())
+    parsed.fault += fmt::format(
+        " (allowed: \"WHAT: LAYERS\", such as \"full: first 4\", \"norm+mlp: every 2\" or \"none: 0-3, 8\"; WHAT: {}, "
+        "{})",
+        fmt::join(ModesOfLayers(), ", "), fmt::join(ChoiceNames<RecomputeOp>(), ", "));
+  return parsed;
+}
+
+RecomputePlan::RecomputePlan(const Deck::Recompute& recompute) {
+  CHECK(recompute.mode != RecomputeMode::kAuto, "recompute.mode = \"auto\" has not been resolved");
+  others_.mode = recompute.mode;
+  for (const std::string& name : recompute.ops) {
+    const auto op = ParseChoice<RecomputeOp>(name);
+    CHECK(op, "recompute.ops names \"{}\"", name);
+    others_.ops.Add(*op);
+  }
+  for (const std::string& entry : recompute.layers) rules_.push_back(ParseRecomputeRule(entry).rule);
+}
+
+const LayerRecompute& RecomputePlan::Of(int64_t layer, int64_t place) const {
+  const auto rule = std::ranges::find_if(rules_, [&](const RecomputeRule& r) { return r.Names(layer, place); });
+  return rule == rules_.end() ? others_ : rule->what;
+}
+
+bool RecomputePlan::Empty() const {
+  const LayerRecompute nothing;
+  return others_ == nothing && std::ranges::all_of(rules_, [&](const RecomputeRule& r) { return r.what == nothing; });
+}
+
+}  // namespace espalier

@@ -1,0 +1,72 @@
+#include "train/startup/recompute.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "espalier/comm/agreement.hpp"
+#include "espalier/comm/memory_demand.hpp"
+#include "espalier/comm/pack.hpp"
+#include "espalier/tune/recompute.hpp"
+#include "espalier/util/agreed_error.hpp"
+#include "espalier/util/host_name.hpp"
+#include "train/startup/fit.hpp"
+
+namespace espalier {
+namespace {
+
+// The part of free memory that is left on CPUs, where other processes and page cache share it.
+constexpr int64_t kLeftOnCpus = 16;
+
+struct Chosen {
+  std::string mode;
+  std::vector<std::string> layers;
+  auto Fields() { return std::tie(mode, layers); }
+};
+
+/// What every rank can have for its arena.
+int64_t AgreeOnBudget(const Deck& deck, World& world, const Device& device) {
+  const int64_t share = SmallestShare(world, {HostName(), BytesToCome(deck, device), device.ArenaLimits()});
+  if (share == std::numeric_limits<int64_t>::max())
+    throw AgreedError(ExitStatus::kDeck,
+                      "recompute.mode = \"auto\": this system does not say how much memory is free (set "
+                      "recompute.budget to the bytes that a rank may have)");
+  return device.Kind() == DeviceKind::kCpu ? share - share / kLeftOnCpus : share;
+}
+
+void ReportChoice(const RecomputeChoice& choice) {
+  double most = 0;
+  for (const StageRecomputeChoice& stage : choice.stages) most = std::max(most, stage.added);
+  const Deck::Recompute& r = choice.deck.recompute;
+  const bool nothing = r.mode == RecomputeMode::kNone && r.layers.empty();
+  spdlog::info("recompute.mode = \"auto\" for {} of a rank: {}{}", Gigabytes(choice.budget),
+               nothing ? "nothing is recomputed"
+                       : fmt::format("{}; adds at most {:.1f} % to the work of a stage (espalier plan says more)",
+                                     r.layers.empty() ? std::string(DeckName(r.mode))
+                                                      : fmt::format("{}", fmt::join(r.layers, "; ")),
+                                     100 * most),
+               choice.fits ? "" : "; even full recompute does not fit");
+}
+
+}  // namespace
+
+Deck WithChosenRecompute(Deck& deck, World& world, const Device& device) {
+  if (deck.recompute.mode != RecomputeMode::kAuto) return deck;
+  if (deck.recompute.budget == 0) deck.recompute.budget = AgreeOnBudget(deck, world, device);
+  Deck chosen = deck;
+  const auto choice = Unpack<Chosen>(OnRankZero(world, [&] {
+    const RecomputeChoice made = ChooseRecompute(deck, world.Size(), device.Kind(), deck.recompute.budget);
+    ReportChoice(made);
+    return Pack(Chosen{std::string(DeckName(made.deck.recompute.mode)), made.deck.recompute.layers});
+  }));
+  chosen.recompute.mode = ParseChoice<RecomputeMode>(choice.mode).value();
+  chosen.recompute.layers = choice.layers;
+  chosen.recompute.budget = 0;
+  return chosen;
+}
+
+}  // namespace espalier

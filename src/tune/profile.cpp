@@ -239,8 +239,11 @@ void ReadWork(const Example& example, LayerProfile& profile) {
   const Graph& graph = *example.c.graph;
   for (const Op& op : graph.ops)
     if (op.frequency() == Frequency::kMicrobatch)
-      if (const std::optional<Part> part = example.PartOf(op.layer))
-        profile.work[*part] += RoughTime(graph, op, example.c.mesh);
+      if (const std::optional<Part> part = example.PartOf(op.layer)) {
+        const double work = RoughTime(graph, op, example.c.mesh);
+        profile.work[*part] += work;
+        if (!IsCommunication(op.kind)) profile.kernel_work[*part] += work;
+      }
 }
 
 void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile) {

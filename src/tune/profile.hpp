@@ -57,12 +57,19 @@ struct PartTime {
 
 struct LayerProfile {
   explicit LayerProfile(size_t parts)
-      : memory(parts), forward(parts), backward(parts), w_us(parts), work(parts), instructions(parts) {}
+      : memory(parts),
+        forward(parts),
+        backward(parts),
+        w_us(parts),
+        work(parts),
+        kernel_work(parts),
+        instructions(parts) {}
 
   ByPart<PartMemory> memory;
   ByPart<PartTime> forward, backward;  ///< backward includes W
   ByPart<double> w_us;                 ///< of W's kernels
   ByPart<double> work;                 ///< rough time of a microbatch's ops, forward and backward (RoughTime)
+  ByPart<double> kernel_work;          ///< the same without messages
   int64_t prepared = 0;                ///< step values that all parts share (rope table)
   int64_t stream_bytes = 0;            ///< a microbatch's residual stream: the message between stages
   int element_bytes = 2;               ///< of a compute weight

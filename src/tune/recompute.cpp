@@ -1,16 +1,19 @@
-// Every layer of a stage has a chain of options (recompute_options.hpp). The steps of all chains, in the order of bytes
-// saved per work added and from the stage's first layer to its last, are one path from nothing to everything. A stage
-// is at a place of its path: as early as fits. Bytes of a profile and counts of microbatches in flight predict how far
-// it must go; the program of the whole model is compiled at that place, and its exact peak says how wrong that was.
-// All stages move at once, so a few compilations find the places of all.
+// A stage walks a path from nothing to everything, layer by layer. Profiles of single layers (recompute_options.hpp)
+// and the microbatches in flight predict what is live at each moment of the schedule; the next step of the path lowers
+// the highest of them by the most bytes per work, and of equal layers it takes the first: backward reaches it last, so
+// what it makes again is live when others are gone. A stage stops as early as fits. How far that is, profiles only
+// promise: the program of the whole model is compiled at that place, and its exact peak says how wrong they are. All
+// stages move at once, so a few compilations find the places of all.
 #include "espalier/tune/recompute.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
-#include <memory>
+#include <optional>
 #include <set>
+#include <tuple>
 
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/model/layer_kinds.hpp"
@@ -28,89 +31,135 @@ constexpr int kMaxRounds = 8;
 constexpr double kNearly = 0.95;   // a choice that promises less of what is needed is not compiled
 constexpr double kEnough = 0.001;  // a place that would save less of a stage's work is not looked for
 
-/// Microbatches between F and B, and between B and W, when most are in flight.
-struct Flying {
-  std::vector<int> before_b, before_w;  ///< by index among the chunks of the stage
+/// A transformer layer of a stage.
+struct LayerOfStage {
+  int number = 0;  ///< from 0
+  Part part = kFirstKind;
+  size_t chunk = 0;   ///< index among the chunks of the stage
+  bool last = false;  ///< of its chunk
 };
-Flying FlyingOf(const StageFlights& flights) {
-  const InFlight* most = &flights.moments.at(0);
-  const auto pairs = [](const InFlight& m) {
-    int sum = 0;
-    for (size_t i = 0; i < m.before_b.size(); ++i) sum += m.before_b[i] + m.before_w[i];
-    return sum;
-  };
-  for (const InFlight& moment : flights.moments)
-    if (pairs(moment) > pairs(*most)) most = &moment;
-  return {most->before_b, most->before_w};
-}
 
-/// The path of a stage, and what is known of its places: 0 recomputes nothing, Steps() everything.
-class StagePath {
+/// What profiles promise of a stage, for an option of each layer.
+class StageModel {
  public:
-  struct Layer {
-    int number = 0;  ///< from 0
-    Part part = kFirstKind;
-    int before_b = 1, before_w = 0;
-  };
+  StageModel(std::vector<LayerOfStage> layers, const StageFlights& flights, RecomputeOptions& options)
+      : layers_(std::move(layers)), flights_(flights), chosen_(layers_.size()), live_(flights.moments.size()) {
+    for (const LayerOfStage& layer : layers_) {
+      options_.push_back(&options.Of(layer.part));
+      Add(options_.size() - 1, options_.back()->front(), +1, live_);
+    }
+  }
 
-  StagePath(std::vector<Layer> layers, double other_work, RecomputeOptions& options)
-      : layers_(std::move(layers)), work_(other_work) {
-    struct Candidate {
-      double worth;
-      size_t layer, option;
-    };
-    std::vector<Candidate> candidates;
+  const std::vector<LayerOfStage>& Layers() const { return layers_; }
+  const std::vector<size_t>& Chosen() const { return chosen_; }
+  const RecomputeOption& OptionOf(size_t layer) const { return (*options_[layer])[chosen_[layer]]; }
+  /// Bytes of activations at the highest moment.
+  double Peak() const { return *std::ranges::max_element(live_); }
+  /// The same if all layers had this option.
+  double PeakOf(const LayerRecompute& uniform, RecomputeOptions& options) const {
+    std::vector<double> live(live_.size());
+    for (size_t l = 0; l < layers_.size(); ++l) Add(l, options.Option(layers_[l].part, uniform), +1, live);
+    return *std::ranges::max_element(live);
+  }
+
+  /// Takes the step that lowers the peak by the most bytes per work; returns the work, or nothing if none lowers it.
+  std::optional<double> Step() {
+    std::optional<double> best;  // work per byte
+    size_t best_layer = 0, best_option = 0;
+    std::set<std::tuple<Part, size_t, bool, size_t>> seen;
+    const double now = Height(live_);
     for (size_t l = 0; l < layers_.size(); ++l) {
-      const Layer& layer = layers_[l];
-      chains_.push_back(options.Chain(layer.part, layer.before_b, layer.before_w));
-      const std::vector<RecomputeOption>& chain = chains_.back();
-      work_ += chain[0].work;
-      for (size_t o = 1; o < chain.size(); ++o) {
-        const double saved = BytesOf(l, o - 1) - BytesOf(l, o), added = chain[o].work - chain[o - 1].work;
-        candidates.push_back({added <= 0 ? -1 : added / saved, l, o});
+      const LayerOfStage& layer = layers_[l];
+      if (!seen.emplace(layer.part, layer.chunk, layer.last, chosen_[l]).second) continue;
+      for (size_t o = 0; o < options_[l]->size(); ++o) {
+        std::vector<double> live = live_;
+        Add(l, OptionOf(l), -1, live);
+        Add(l, (*options_[l])[o], +1, live);
+        const double saved = now - Height(live), work = (*options_[l])[o].work - OptionOf(l).work;
+        if (saved <= kLeastSaved * now) continue;
+        // Without more work: the most bytes.
+        const double price = work > 0 ? work / saved : -saved;
+        if (!best || price < *best) best = price, best_layer = l, best_option = o;
       }
     }
-    std::ranges::stable_sort(candidates, {}, [](const Candidate& c) { return std::tuple(c.worth, c.option); });
-    saved_ = {0};
-    added_ = {0};
-    for (const Candidate& c : candidates) {
-      const std::vector<RecomputeOption>& chain = chains_[c.layer];
-      steps_.push_back(c.layer);
-      saved_.push_back(saved_.back() + BytesOf(c.layer, c.option - 1) - BytesOf(c.layer, c.option));
-      added_.push_back(added_.back() + chain[c.option].work - chain[c.option - 1].work);
+    if (!best) return std::nullopt;
+    const double before = OptionOf(best_layer).work;
+    Add(best_layer, OptionOf(best_layer), -1, live_);
+    chosen_[best_layer] = best_option;
+    Add(best_layer, OptionOf(best_layer), +1, live_);
+    return OptionOf(best_layer).work - before;
+  }
+
+ private:
+  static constexpr double kLeastSaved = 1e-9, kPower = 16;
+
+  /// Nearly the highest moment. Others that are as high count, too: only together can they be lowered.
+  double Height(const std::vector<double>& live) const {
+    const double most = *std::ranges::max_element(live);
+    double sum = 0;
+    for (double bytes : live) sum += std::pow(bytes / most, kPower);
+    return most * std::pow(sum, 1 / kPower);
+  }
+  void Add(size_t l, const RecomputeOption& option, double sign, std::vector<double>& live) const {
+    const LayerOfStage& layer = layers_[l];
+    for (size_t m = 0; m < live.size(); ++m) {
+      const InFlight& moment = flights_.moments[m];
+      live[m] += sign * (moment.before_b[layer.chunk] * option.kept + moment.before_w[layer.chunk] * option.kept_for_w);
+      // Backward begins with the last layer of a chunk.
+      if (moment.role == Role::kB && moment.chunk == static_cast<int>(layer.chunk) && layer.last)
+        live[m] += sign * option.extra;
+    }
+  }
+
+  std::vector<LayerOfStage> layers_;
+  const StageFlights flights_;
+  std::vector<const std::vector<RecomputeOption>*> options_;  // by layer
+  std::vector<size_t> chosen_;                                // by layer: its option
+  std::vector<double> live_;                                  // by moment
+};
+
+/// The path of a stage, and what is known of its places: 0 recomputes nothing, Steps() all that is worth it.
+class StagePath {
+ public:
+  /// `work`: of the stage's kernels in a microbatch.
+  StagePath(StageModel model, double work, RecomputeOptions& options)
+      : model_(std::move(model)), options_(options), work_(work), least_(model_.Peak()) {
+    const double most = least_;
+    Keep(0, 0);
+    for (int step = 0; step < kMaxSteps; ++step) {
+      const std::optional<double> added = model_.Step();
+      if (!added) break;
+      Keep(most - model_.Peak(), added_.back() + *added);
     }
     above_ = Steps() + 1;
   }
 
-  int Steps() const { return static_cast<int>(steps_.size()); }
-  /// The part of the stage's work that is added at a place.
-  double Added(int place) const { return work_ > 0 ? added_[static_cast<size_t>(place)] / work_ : 0; }
-  double Added(const LayerRecompute& uniform, RecomputeOptions& options) const {
+  int Steps() const { return static_cast<int>(saved_.size()) - 1; }
+  /// The work that is added at a place, relative to the stage's.
+  double Added(int place) const { return added_[static_cast<size_t>(place)] / work_; }
+  double Added(const LayerRecompute& uniform) const {
     double added = 0;
-    for (size_t l = 0; l < layers_.size(); ++l)
-      added += options.Option(layers_[l].part, uniform).work - chains_[l][0].work;
-    return work_ > 0 ? added / work_ : 0;
+    for (const LayerOfStage& layer : model_.Layers())
+      added += options_.Option(layer.part, uniform).work - options_.Option(layer.part, {}).work;
+    return added / work_;
   }
-
   /// Whether a choice for all layers promises to fit, by what profiles have been worth so far.
-  bool MayFit(const LayerRecompute& uniform, RecomputeOptions& options, int64_t budget) const {
-    double saved = 0;
-    for (size_t l = 0; l < layers_.size(); ++l)
-      saved += BytesOf(l, chains_[l][0]) - BytesOf(l, options.Option(layers_[l].part, uniform));
-    return saved * realised_ >= kNearly * double(peaks_.at(0) - budget);
+  bool MayFit(const LayerRecompute& uniform, int64_t budget) const {
+    return (least_ - model_.PeakOf(uniform, options_)) * realised_ >= kNearly * double(peaks_.at(0) - budget);
   }
 
   /// What each layer recomputes at a place.
   std::vector<std::pair<int, LayerRecompute>> At(int place) const {
-    std::vector<size_t> option(layers_.size());
-    for (int i = 0; i < place; ++i) ++option[steps_[static_cast<size_t>(i)]];
     std::vector<std::pair<int, LayerRecompute>> choice;
-    for (size_t l = 0; l < layers_.size(); ++l) choice.emplace_back(layers_[l].number, chains_[l][option[l]].what);
+    for (size_t l = 0; l < model_.Layers().size(); ++l) {
+      const LayerOfStage& layer = model_.Layers()[l];
+      choice.emplace_back(layer.number, options_.Of(layer.part)[chosen_[static_cast<size_t>(place)][l]].what);
+    }
     return choice;
   }
   std::vector<std::pair<int, LayerRecompute>> At(const LayerRecompute& uniform) const {
     std::vector<std::pair<int, LayerRecompute>> choice;
-    for (const Layer& layer : layers_) choice.emplace_back(layer.number, uniform);
+    for (const LayerOfStage& layer : model_.Layers()) choice.emplace_back(layer.number, uniform);
     return choice;
   }
 
@@ -120,10 +169,7 @@ class StagePath {
     return above_ <= Steps() && Added(above_) - Added(below_ + 1) < kEnough;
   }
   /// The place to compile next, or the best one if it is settled: the earliest known to fit, or the last of the path.
-  int Place() const {
-    if (Settled()) return std::min(above_, Steps());
-    return next_;
-  }
+  int Place() const { return Settled() ? std::min(above_, Steps()) : next_; }
   /// Notes the peak at Place().
   void Note(int64_t peak, int64_t budget, bool halve) {
     const int place = Place();
@@ -132,29 +178,34 @@ class StagePath {
     (peak <= budget ? above_ : below_) = place;
     if (Settled()) return;
     const double saved = saved_[static_cast<size_t>(place)], needed = double(peaks_.at(0) - budget);
-    if (place > 0 && saved > 0)
-      realised_ = std::clamp(double(peaks_.at(0) - peak) / saved, 0.05, 20.0);  // of what the profile promises
+    if (place > 0 && saved > 0) realised_ = std::clamp(double(peaks_.at(0) - peak) / saved, 0.05, 20.0);
     const auto first = std::ranges::find_if(saved_, [&](double s) { return s * realised_ >= needed; });
     next_ = halve ? (below_ + above_) / 2 : static_cast<int>(first - saved_.begin());
     next_ = std::clamp(next_, below_ + 1, std::min(above_ - 1, Steps()));
+    // Holes between buffers may grow while buffers get fewer, so the far end is not always the smallest.
+    if (place > 0 && peak > budget) next_ = std::min(next_, place + std::max(1, (Steps() - place + 1) / 2));
   }
   bool Knows(int place) const { return peaks_.contains(place); }
   int64_t PeakAt(int place) const { return peaks_.at(place); }
 
  private:
-  double BytesOf(size_t layer, size_t option) const { return BytesOf(layer, chains_[layer][option]); }
-  double BytesOf(size_t layer, const RecomputeOption& o) const {
-    return double(o.kept) * layers_[layer].before_b + double(o.kept_for_w) * layers_[layer].before_w;
+  static constexpr int kMaxSteps = 4096;
+
+  void Keep(double saved, double added) {
+    saved_.push_back(saved);
+    added_.push_back(added);
+    chosen_.push_back(model_.Chosen());
   }
 
-  std::vector<Layer> layers_;
-  std::vector<std::vector<RecomputeOption>> chains_;  // by layer
-  std::vector<size_t> steps_;                         // by step: the layer that takes its next option
-  std::vector<double> saved_, added_;                 // by place
-  double work_ = 0;                                   // of a microbatch without recomputation
-  int below_ = -1, above_ = 0, next_ = 0;             // the last place that does not fit, the first that does
-  double realised_ = 1;
-  std::map<int, int64_t> peaks_;  // by place
+  StageModel model_;
+  RecomputeOptions& options_;
+  const double work_;
+  const double least_;                       // bytes at the highest moment without recomputation
+  std::vector<double> saved_, added_;        // by place
+  std::vector<std::vector<size_t>> chosen_;  // by place and layer: the option
+  int below_ = -1, above_ = 0, next_ = 0;    // the last place that does not fit, the first that does
+  double realised_ = 1;                      // bytes saved per byte that profiles promise
+  std::map<int, int64_t> peaks_;             // by place
 };
 
 using LayerChoices = std::vector<std::pair<int, LayerRecompute>>;  // by layer from 0
@@ -278,22 +329,21 @@ class RecomputeChooser {
     const std::vector<LayerKind> kinds = KindsOf(m);
     const std::vector<int> chunk_of = SplitLayers(deck_, schedule_.Chunks()).chunk_of_layer;
     for (const StageFlights& flights : FlightsOf(schedule_)) {
-      const Flying weights = FlyingOf(flights);
-      std::vector<StagePath::Layer> layers;
-      double other = 0;
+      std::vector<LayerOfStage> layers;
+      double work = 0;
       for (size_t i = 0; i < flights.chunks.size(); ++i) {
         const int chunk = flights.chunks[i];
         for (int l = 1; l <= m.AllLayers(); ++l) {
-          const size_t at = std::min(static_cast<size_t>(l), chunk_of.size() - 1);
-          if (chunk_of[at] != chunk) continue;
+          if (chunk_of[std::min(static_cast<size_t>(l), chunk_of.size() - 1)] != chunk) continue;
           const auto kind = static_cast<size_t>(std::ranges::find(kinds, KindOf(m, l)) - kinds.begin());
-          layers.push_back(
-              {l - 1, l > m.layers ? kFurther : kFirstKind + kind, weights.before_b[i], weights.before_w[i]});
+          if (!layers.empty() && layers.back().chunk == i) layers.back().last = false;
+          layers.push_back({l - 1, l > m.layers ? kFurther : kFirstKind + kind, i, true});
+          work += options_.KernelWork(layers.back().part);
         }
-        if (chunk == chunk_of.front()) other += options_.Option(kEmbedding, {}).work;
-        if (chunk == chunk_of.back()) other += options_.Option(kHead, {}).work;
+        if (chunk == chunk_of.front()) work += options_.KernelWork(kEmbedding);
+        if (chunk == chunk_of.back()) work += options_.KernelWork(kHead);
       }
-      paths_.emplace_back(std::move(layers), other, options_);
+      paths_.emplace_back(StageModel(std::move(layers), flights, options_), work, options_);
     }
   }
 
@@ -316,15 +366,17 @@ class RecomputeChooser {
     }
   }
 
-  /// A mode for all layers of a stage may take less work than a place of the path, whose steps are whole layers.
+  /// A mode for all layers of a stage may take less work than a place of the path, whose steps are whole layers. Where
+  /// the path does not fit at all, any mode that does is better.
   void TryModes(std::vector<int64_t>& peaks) {
     for (RecomputeMode mode : {RecomputeMode::kAttention, RecomputeMode::kSelective, RecomputeMode::kFull}) {
       const LayerRecompute uniform{mode, {}};
       std::vector<LayerChoices> choices = choice_;
       std::set<int> others;
       for (size_t s = 0; s < paths_.size(); ++s) {
-        const double added = paths_[s].Added(uniform, options_);
-        if (added < added_[s] && peaks[s] <= budget_ && paths_[s].MayFit(uniform, options_, budget_))
+        const bool fits = peaks[s] <= budget_, less = paths_[s].Added(uniform) < added_[s];
+        if (fits ? less && paths_[s].MayFit(uniform, budget_)
+                 : mode == RecomputeMode::kFull || paths_[s].MayFit(uniform, budget_))
           choices[s] = paths_[s].At(uniform);
         else
           others.insert(static_cast<int>(s));
@@ -332,10 +384,10 @@ class RecomputeChooser {
       if (others.size() == paths_.size()) continue;
       const std::vector<int64_t> tried = PeaksOf(With(choices), others);
       for (size_t s = 0; s < paths_.size(); ++s) {
-        if (others.contains(static_cast<int>(s)) || tried[s] > budget_) continue;
+        if (others.contains(static_cast<int>(s)) || tried[s] > std::max(budget_, peaks[s])) continue;
         choice_[s] = choices[s];
         peaks[s] = tried[s];
-        added_[s] = paths_[s].Added(uniform, options_);
+        added_[s] = paths_[s].Added(uniform);
       }
     }
   }

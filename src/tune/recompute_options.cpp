@@ -2,22 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
 
 namespace espalier {
-namespace {
-
-double OptionBytes(const RecomputeOption& option, int before_b, int before_w) {
-  return double(option.kept) * before_b + double(option.kept_for_w) * before_w;
-}
-
-/// Bytes saved per work added; infinite if an option takes no more work.
-double Worth(double bytes, double work) {
-  if (bytes <= 0) return 0;
-  return work <= 0 ? std::numeric_limits<double>::max() : bytes / work;
-}
-
-}  // namespace
 
 RecomputeOptions::RecomputeOptions(const Deck& deck) : deck_(deck) {
   deck_.recompute.ops.clear();
@@ -36,24 +22,25 @@ const LayerProfile& RecomputeOptions::ProfileOf(const LayerRecompute& what) {
 RecomputeOption RecomputeOptions::Option(Part part, const LayerRecompute& what) {
   const LayerProfile& profile = ProfileOf(what);
   const PartMemory& memory = profile.memory[part];
-  const int64_t micro = deck_.batch.micro;
-  return {what, micro * memory.kept, micro * memory.kept_for_w, profile.work[part]};
+  const auto micro = static_cast<double>(deck_.batch.micro);
+  return {what, micro * double(memory.kept), micro * double(memory.kept_for_w), micro * double(memory.extra),
+          profile.work[part]};
 }
 
-/// Nothing, the modes, and ops that are added one after the other: first those that save most per work by themselves.
-std::vector<LayerRecompute> RecomputeOptions::Candidates(Part part, int before_b, int before_w) {
+std::vector<LayerRecompute> RecomputeOptions::Candidates(Part part) {
   using enum RecomputeMode;
   const RecomputeOption none = Option(part, {});
-  std::vector<std::pair<double, RecomputeOp>> ops;
+  std::vector<std::pair<double, RecomputeOp>> ops;  // work per byte saved
   for (const auto& [op, name] : kChoices<RecomputeOp>) {
     LayerRecompute what;
     what.ops.Add(op);
     const RecomputeOption alone = Option(part, what);
-    const double saved = OptionBytes(none, before_b, before_w) - OptionBytes(alone, before_b, before_w);
-    if (alone.kept != none.kept || alone.work != none.work) ops.emplace_back(-Worth(saved, alone.work - none.work), op);
+    const double saved = none.kept - alone.kept, added = alone.work - none.work;
+    if (saved != 0 || added != 0)
+      ops.emplace_back(saved > 0 ? std::max(0.0, added) / saved : std::numeric_limits<double>::max(), op);
   }
   std::ranges::stable_sort(ops, {}, [](const auto& op) { return op.first; });
-  std::vector<LayerRecompute> candidates = {{}, {kAttention}, {kSelective}, {kFull}};
+  std::vector<LayerRecompute> candidates = {{}, {kAttention, {}}, {kSelective, {}}, {kFull, {}}};
   LayerRecompute sum;
   for (const auto& [worth, op] : ops) {
     sum.ops.Add(op);
@@ -62,23 +49,11 @@ std::vector<LayerRecompute> RecomputeOptions::Candidates(Part part, int before_b
   return candidates;
 }
 
-std::vector<RecomputeOption> RecomputeOptions::Chain(Part part, int before_b, int before_w) {
-  std::vector<RecomputeOption> options;
-  for (const LayerRecompute& what : Candidates(part, before_b, before_w)) options.push_back(Option(part, what));
-  const auto bytes = [&](const RecomputeOption& o) { return OptionBytes(o, before_b, before_w); };
-  std::vector<RecomputeOption> chain = {options[0]};
-  for (;;) {  // the lower hull of work over bytes: the next option is the one with the most bytes saved per work added
-    const RecomputeOption* best = nullptr;
-    std::tuple<double, double> most;
-    for (const RecomputeOption& option : options) {
-      const double saved = bytes(chain.back()) - bytes(option);
-      if (saved <= 0) continue;
-      const std::tuple worth(Worth(saved, option.work - chain.back().work), saved);
-      if (best == nullptr || worth > most) best = &option, most = worth;
-    }
-    if (best == nullptr) return chain;
-    chain.push_back(*best);
-  }
+const std::vector<RecomputeOption>& RecomputeOptions::Of(Part part) {
+  std::vector<RecomputeOption>& options = options_[part];
+  if (options.empty())
+    for (const LayerRecompute& what : Candidates(part)) options.push_back(Option(part, what));
+  return options;
 }
 
 }  // namespace espalier

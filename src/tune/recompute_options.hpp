@@ -1,4 +1,4 @@
-// What a layer may compute again, as a chain of options from nothing to everything.
+// What a layer may compute again: what it keeps then, and how much it works.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,13 @@
 
 namespace espalier {
 
-/// What a part of the model keeps and how much it works if it recomputes this.
+/// Bytes are those of a microbatch.
 struct RecomputeOption {
   LayerRecompute what;
-  int64_t kept = 0, kept_for_w = 0;  ///< bytes of a microbatch: from F to B, and from B to W
-  double work = 0;                   ///< rough time of a microbatch, forward and backward
+  double kept = 0;        ///< bytes from F to B
+  double kept_for_w = 0;  ///< bytes from F or B to W
+  double extra = 0;       ///< most bytes that backward makes at once, beyond what was kept
+  double work = 0;        ///< rough time, forward and backward
 };
 
 /// Profiles options of every kind of layer, each once.
@@ -23,17 +25,20 @@ class RecomputeOptions {
   /// `deck` with known dp_shard.
   explicit RecomputeOptions(const Deck& deck);
 
-  /// The options of a part of which `before_b` microbatches are in flight between F and B, and `before_w` between B
-  /// and W. Each needs less memory than the one before, for the least time per byte: work grows faster and faster.
-  std::vector<RecomputeOption> Chain(Part part, int before_b, int before_w);
+  /// The options of a part, nothing first: the modes, and ops that are added one after the other, those first that save
+  /// most per work by themselves.
+  const std::vector<RecomputeOption>& Of(Part part);
   RecomputeOption Option(Part part, const LayerRecompute& what);
+  /// Rough time of a part's kernels in a microbatch if nothing is computed again.
+  double KernelWork(Part part) { return ProfileOf({}).kernel_work[part]; }
 
  private:
   const LayerProfile& ProfileOf(const LayerRecompute& what);
-  std::vector<LayerRecompute> Candidates(Part part, int before_b, int before_w);
+  std::vector<LayerRecompute> Candidates(Part part);
 
   Deck deck_;
   std::map<LayerRecompute, LayerProfile> profiles_;
+  std::map<Part, std::vector<RecomputeOption>> options_;
 };
 
 }  // namespace espalier

@@ -136,13 +136,14 @@ TEST_F(CublasLt, RefusesOneFormInSoMany) {
   EXPECT_LT(refused, 60);
 }
 
-// Planted: an operand 16 bytes behind a multiple of the 64 that gemm.cpp promises.
+// Rows of 32 bytes are aligned to 32. Planted: an operand 16 bytes behind a row.
 TEST_F(CublasLt, AnOperandBelowThePromisedAlignmentIsFound) {
   const Gemm gemm = Dense(8, 8, 8, Dtype::kF32, Dtype::kF32);
-  const Operands right(gemm), wrong(gemm, 16);
+  const Operands right(gemm), row(gemm, 32), wrong(gemm, 16);
   Multiply(gemm, wrong.memory, nullptr);
   Set("CUBLASLT", "aligned");
   Multiply(gemm, right.memory, nullptr);
+  Multiply(gemm, row.memory, nullptr);
   EXPECT_DEATH(Multiply(gemm, wrong.memory, nullptr), "below the alignment that was promised");
 }
 

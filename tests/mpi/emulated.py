@@ -339,7 +339,7 @@ def check_capabilities(checks, home):
 
 def check_errors(checks, home):
     """Errors of the device and of NCCL end the run, with the step's error; peers do not wait."""
-    environment(ESPALIER_EMULATED_FAULT="1000")
+    environment(ESPALIER_EMULATED_FAULT="600")
     for graph in (None, "0"):
         environment(ESPALIER_CUDA_GRAPH=graph)
         done = launch(1, ["run", DECK, "-d", home(f"fault-{graph}"), *BASE, CUDA])

@@ -7,7 +7,8 @@ WIDTHS = {"llama": (2, 4, 6, 8, 10, 14, 16, 24, 32), "gpt2": (3, 4, 5, 7, 8, 11,
 
 
 class Sizes:
-    """Draws under a seed that is given, or printed: ESPALIER_SEED, or the day (UTC), so that all runs of a day agree."""
+    """Draws under a seed that is given, or that is printed: ESPALIER_SEED, or the day (UTC), so that all runs of a day
+    agree."""
 
     def __init__(self, seed=None):
         self.seed = seed

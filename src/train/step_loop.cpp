@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "espalier/comm/agreement.hpp"
+#include "espalier/executor/cuda_module.hpp"
 #include "espalier/model/further_tokens.hpp"
 #include "espalier/model/router_losses.hpp"
 #include "espalier/train/stop_signals.hpp"
@@ -310,10 +311,11 @@ void StepLoop::Validate() {
 
 // Describes steps that are not finite, or spikes.
 
+/// Ranks that send to themselves have numbers of their own, so they do not ask one another.
 std::string StepLoop::WhatIsWrong(const StepRecord& record) const {
   if (!guard_.Spike().empty()) return guard_.Spike();
-  const std::string where = NoStepInFlight() ? FirstNonFinite(run_.programs, record.step, run_.world)
-                                             : FirstNonFiniteOfResults(run_.programs, record.step);
+  const std::string where = NoStepInFlight() && !NcclToItself() ? FirstNonFinite(run_.programs, record.step, run_.world)
+                                                                : FirstNonFiniteOfResults(run_.programs, record.step);
   return fmt::format("loss {} and gradient norm {} are not both finite; {}", record.loss, record.grad_norm, where);
 }
 

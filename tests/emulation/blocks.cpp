@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/protected_fixedsize_stack.hpp>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "emulate.hpp"
 #include "espalier/util/error.hpp"
 #include "stack_switch.hpp"
+#include "switches.hpp"
 
 namespace espalier::emulation {
 namespace {
@@ -311,5 +313,12 @@ uint64_t Meet(Meeting meeting, uint32_t mask, uint64_t value, int source) {
 }
 int Lane() { return block.current() % kWarp; }
 unsigned char* SharedMemory() { return block.shared(); }
+
+size_t MostSharedBytes() {
+  constexpr size_t kKilobyte = 1024;
+  const char* set = std::getenv("ESPALIER_EMULATED_CAPABILITY");
+  const int capability = set == nullptr ? 86 : Capability();
+  return (capability == 86 || capability == 89 ? 98 : capability < 90 ? 162 : 226) * kKilobyte;
+}
 
 }  // namespace espalier::emulation

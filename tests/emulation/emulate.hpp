@@ -55,6 +55,9 @@ int Lane();
 /// The block's dynamic shared memory.
 unsigned char* SharedMemory();
 
+/// Dynamic shared memory that a launch may have.
+size_t MostSharedBytes();
+
 template <typename T>
 T Shuffle(uint32_t mask, T value, int source) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
@@ -140,8 +143,8 @@ namespace espalier::cuda {
 /// Limit of the bytes of a kernel's parameters, since CUDA 12.1.
 inline constexpr size_t kMaxParameterBytes = 32764;
 
-/// The limit of compute capability 8.6, the smallest from 8.0 to 9.0.
-inline size_t MostSharedBytes() { return 98 << 10; }
+/// The limit of the GPU's compute capability; if none is set that of 8.6, the smallest from 8.0 to 10.0.
+inline size_t MostSharedBytes() { return emulation::MostSharedBytes(); }
 
 /// Issues `kernel` on `stream`: blocks x threads, with `shared_bytes` of dynamic shared memory.
 template <typename... Parameters, typename... Arguments>

@@ -4,6 +4,7 @@
 // `starving` for every part.
 #include "kernels/cuda/attention/fused_attention.hpp"
 
+#include <cudnn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "kernels/cuda/attention/choose_part.hpp"
 #include "kernels/cuda/attention/parts.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
+#include "switches.hpp"
 
 namespace espalier {
 namespace {
@@ -204,7 +206,7 @@ std::optional<AttentionPart> ChooseBackward(const FusedCall& call, int64_t works
 
 }  // namespace
 
-int FusedAttentionMajor() { return IsEmulated("none") ? 0 : 9; }
+int FusedAttentionMajor() { return IsEmulated("none") ? 0 : emulation::Capability() / 10; }
 
 bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes) {
   return ChooseForward(call, workspace_bytes).has_value();
@@ -238,3 +240,7 @@ void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaSt
 }
 
 }  // namespace espalier::cuda
+
+extern "C" size_t cudnnGetVersion() {
+  return static_cast<size_t>(espalier::emulation::Version("cuDNN", CUDNN_VERSION, 10000, 100));
+}

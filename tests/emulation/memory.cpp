@@ -8,16 +8,17 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "runtime.hpp"
+#include "switches.hpp"
 
 namespace espalier::emulation {
 namespace {
 
 size_t Setting(const char* name, size_t value) {
-  const char* set = std::getenv(name);
-  return set == nullptr ? value : std::strtoull(set, nullptr, 10);
+  return static_cast<size_t>(SwitchedNumber(name, "", static_cast<long>(value)));
 }
 
 struct Block {
@@ -30,6 +31,8 @@ std::map<const std::byte*, Block> blocks;
 size_t used = 0;
 std::atomic<int> opened = -1;  ///< the GPU that the process chose first
 thread_local int device = 0;   ///< as in CUDA, device 0 until cudaSetDevice
+std::atomic<cudaError_t> broken = cudaSuccess;
+thread_local cudaError_t last_error = cudaSuccess;
 
 int Gpus() { return static_cast<int>(Setting("ESPALIER_EMULATED_GPUS", 1)); }
 size_t DeviceBytes() { return Setting("ESPALIER_EMULATED_BYTES", size_t{64} << 30); }
@@ -69,6 +72,10 @@ Place PlaceOf(const void* memory, size_t bytes) {
 
 bool OnItsGpu() { return opened < 0 || device == opened; }
 
+cudaError_t Failed(cudaError_t error) { return last_error = error; }
+void Break(cudaError_t error) { broken = error; }
+cudaError_t Broken() { return broken; }
+
 }  // namespace espalier::emulation
 
 using namespace espalier::emulation;
@@ -77,12 +84,15 @@ using namespace espalier::emulation;
 extern "C" {
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  if (Broken() != cudaSuccess) return Broken();
   constexpr size_t kAlignment = 256;  // the alignment on a device
-  if (Capturing()) return cudaErrorStreamCaptureUnsupported;
-  if (!OnItsGpu()) return cudaErrorInvalidDevice;
+  if (Capturing()) return Failed(cudaErrorStreamCaptureUnsupported);
+  if (!OnItsGpu()) return Failed(cudaErrorInvalidDevice);
+  *memory = nullptr;
+  if (bytes == 0) return cudaSuccess;
   {
     const std::lock_guard lock(mutex);
-    if (used + bytes > DeviceBytes()) return cudaErrorMemoryAllocation;
+    if (used + bytes > DeviceBytes()) return Failed(cudaErrorMemoryAllocation);
     used += bytes;
   }
   *memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
@@ -90,29 +100,32 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   Add(*memory, bytes, Place::kDevice);
   return cudaSuccess;
 }
+/// Waits for the device, as CUDA does.
 cudaError_t cudaFree(void* memory) {
-  if (Capturing()) return cudaErrorStreamCaptureUnsupported;
-  if (memory != nullptr && Remove(memory) == 0) return cudaErrorInvalidValue;
+  if (Capturing()) return Failed(cudaErrorStreamCaptureUnsupported);
+  AwaitAllStreams();
+  if (memory != nullptr && Remove(memory) == 0) return Failed(cudaErrorInvalidValue);
   std::free(memory);
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
-  if (Capturing()) return cudaErrorStreamCaptureUnsupported;
-  if (!OnItsGpu()) return cudaErrorInvalidDevice;
+  if (Capturing()) return Failed(cudaErrorStreamCaptureUnsupported);
+  if (!OnItsGpu()) return Failed(cudaErrorInvalidDevice);
   *memory = std::malloc(bytes);
   Add(*memory, bytes, Place::kPinned);
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* memory) {
-  if (Capturing()) return cudaErrorStreamCaptureUnsupported;
-  if (memory != nullptr && Remove(memory) == 0) return cudaErrorInvalidValue;
+  if (Capturing()) return Failed(cudaErrorStreamCaptureUnsupported);
+  AwaitAllStreams();
+  if (memory != nullptr && Remove(memory) == 0) return Failed(cudaErrorInvalidValue);
   std::free(memory);
   return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
-  if (Capturing()) return cudaErrorStreamCaptureUnsupported;
-  if (!OnItsGpu()) return cudaErrorInvalidDevice;
-  if (PlaceOf(memory, bytes) != Place::kPageable) return cudaErrorHostMemoryAlreadyRegistered;
+  if (Capturing()) return Failed(cudaErrorStreamCaptureUnsupported);
+  if (!OnItsGpu()) return Failed(cudaErrorInvalidDevice);
+  if (PlaceOf(memory, bytes) != Place::kPageable) return Failed(cudaErrorHostMemoryAlreadyRegistered);
   Add(memory, bytes, Place::kPinned);
   return cudaSuccess;
 }
@@ -121,8 +134,8 @@ cudaError_t cudaHostUnregister(void* memory) {
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  if (Capturing()) return cudaErrorStreamCaptureUnsupported;
-  if (!IsAllowed(to, from, bytes, kind)) return cudaErrorInvalidMemcpyDirection;
+  if (Capturing()) return Failed(cudaErrorStreamCaptureUnsupported);
+  if (!IsAllowed(to, from, bytes, kind)) return Failed(cudaErrorInvalidMemcpyDirection);
   // Waits for the default stream; a copy from pageable memory only waits until the bytes have been read.
   if (const cudaError_t error = cudaStreamSynchronize(nullptr); error != cudaSuccess) return error;
   if (kind == cudaMemcpyHostToDevice && PlaceOf(from, bytes) == Place::kPageable) {
@@ -131,21 +144,22 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   } else {
     std::memcpy(to, from, bytes);
   }
-  return cudaSuccess;
+  return Broken();
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  if (!OnItsGpu()) return cudaErrorInvalidDevice;
-  if (!IsAllowed(to, from, bytes, kind)) return cudaErrorInvalidMemcpyDirection;
+  if (!OnItsGpu()) return Failed(cudaErrorInvalidDevice);
+  if (!IsAllowed(to, from, bytes, kind)) return Failed(cudaErrorInvalidMemcpyDirection);
   const bool pageable = PlaceOf(to, bytes) == Place::kPageable || PlaceOf(from, bytes) == Place::kPageable;
-  if (Capturing() && pageable) return cudaErrorStreamCaptureUnsupported;
+  if (Capturing() && pageable) return Failed(cudaErrorStreamCaptureUnsupported);
   Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
-  return cudaSuccess;
+  return Broken();
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
-  if (bytes > 0 && PlaceOf(memory, bytes) != Place::kDevice) return cudaErrorInvalidValue;
+  if (bytes > 0 && PlaceOf(memory, bytes) != Place::kDevice) return Failed(cudaErrorInvalidValue);
   Enqueue(stream, [=] { std::memset(memory, value, bytes); });
-  return cudaSuccess;
+  return Broken();
 }
+cudaError_t cudaMemset(void* memory, int value, size_t bytes) { return cudaMemsetAsync(memory, value, bytes, nullptr); }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   const std::lock_guard lock(mutex);
   *total = DeviceBytes();
@@ -154,11 +168,15 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  if (driver / 1000 < runtime / 1000) return Failed(cudaErrorInsufficientDriver);
   *count = Gpus();
-  return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
+  return *count > 0 ? cudaSuccess : Failed(cudaErrorNoDevice);
 }
 cudaError_t cudaSetDevice(int chosen) {
-  if (chosen < 0 || chosen >= Gpus()) return cudaErrorInvalidDevice;
+  if (chosen < 0 || chosen >= Gpus()) return Failed(cudaErrorInvalidDevice);
   int none = -1;
   opened.compare_exchange_strong(none, chosen);
   device = chosen;
@@ -173,7 +191,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::strcpy(properties->name, "an emulated GPU");
   properties->totalGlobalMem = DeviceBytes();
   properties->multiProcessorCount = 1;
-  properties->major = 9;
+  properties->major = Capability() / 10;
+  properties->minor = Capability() % 10;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
@@ -181,14 +200,32 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = CUDART_VERSION;
+  *version = Version("CUDA", CUDART_VERSION, 1000, 10);
   return cudaSuccess;
 }
-cudaError_t cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = Version("driver", CUDART_VERSION, 1000, 10);
+  return cudaSuccess;
+}
+/// What a kernel did wrong stays.
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = std::exchange(last_error, cudaSuccess);
+  return Broken() != cudaSuccess ? Broken() : error;
+}
+cudaError_t cudaPeekAtLastError() { return Broken() != cudaSuccess ? Broken() : last_error; }
 const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaErrorInvalidMemcpyDirection ? "cudaErrorInvalidMemcpyDirection" : "cudaError";
+  switch (error) {
+    case cudaErrorInvalidMemcpyDirection:
+      return "cudaErrorInvalidMemcpyDirection";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
+    case cudaErrorIllegalAddress:
+      return "cudaErrorIllegalAddress";
+    case cudaErrorInsufficientDriver:
+      return "cudaErrorInsufficientDriver";
+    default:
+      return "cudaError";
+  }
 }
 const char* cudaGetErrorString(cudaError_t error) {
   thread_local char text[64];

@@ -1,15 +1,17 @@
 // The calls of NCCL that Espalier makes, over MPI, on the host's memory. A call returns only when its peers have issued
 // theirs (sends are synchronous, collectives exchange with everyone): an order that could make GPUs wait for each other
 // hangs here, whatever the sizes. Sums are made in rank order, in fp32, rounded once. Calls that NCCL forbids next to
-// graphs, and overlapping memory, are refused.
+// graphs, and overlapping memory, are refused. ESPALIER_EMULATED_NCCL_ERROR=RANK:CALL: when a rank has issued so many
+// calls, its communicators report an error.
 #include <nccl.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <random>
-#include <thread>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "comm/mpi/mpi_state.hpp"
 #include "emulate.hpp"
 #include "runtime.hpp"
+#include "switches.hpp"
 
 using espalier::MpiState;
 
@@ -62,15 +65,12 @@ class Messages {
     MPI_CALL(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, peer, 0, comm->mpi, Next(static_cast<int>(bytes))));
   }
 
-  void Finish() {
-    if (own_sends_.size() != own_receives_.size()) Refuse("a send to itself without its receive in the same group");
-    for (size_t i = 0; i < own_sends_.size(); ++i) {
-      if (own_sends_[i].bytes != own_receives_[i].bytes) Refuse("a message to itself of two sizes");
-      std::memmove(own_receives_[i].data, own_sends_[i].data, own_sends_[i].bytes);
-    }
+  /// Looks whether all messages have arrived.
+  espalier::emulation::Progress Look() {
     std::vector<MPI_Status> statuses(requests_.size());
-    while (!Test(statuses)) std::this_thread::sleep_for(std::chrono::microseconds(20));
-    for (size_t i = 0; i < requests_.size(); ++i) CheckSize(statuses[i], bytes_[i]);
+    if (!Test(statuses)) return espalier::emulation::Progress::kNone;
+    Finish(statuses);
+    return espalier::emulation::Progress::kDone;
   }
 
  private:
@@ -82,6 +82,15 @@ class Messages {
     void* data;
     size_t bytes;
   };
+
+  void Finish(const std::vector<MPI_Status>& statuses) {
+    if (own_sends_.size() != own_receives_.size()) Refuse("a send to itself without its receive in the same group");
+    for (size_t i = 0; i < own_sends_.size(); ++i) {
+      if (own_sends_[i].bytes != own_receives_[i].bytes) Refuse("a message to itself of two sizes");
+      std::memmove(own_receives_[i].data, own_sends_[i].data, own_sends_[i].bytes);
+    }
+    for (size_t i = 0; i < requests_.size(); ++i) CheckSize(statuses[i], bytes_[i]);
+  }
 
   MPI_Request* Next(int bytes) {
     bytes_.push_back(bytes);
@@ -107,20 +116,19 @@ class Messages {
   std::vector<Received> own_receives_;
 };
 
-/// Every member's contribution to this member's shard, by rank: member p gets the bytes at from + p * step.
-std::vector<std::vector<std::byte>> Exchange(ncclComm* comm, const void* from, size_t step, size_t bytes) {
-  std::vector<std::vector<std::byte>> shards(static_cast<size_t>(comm->size), std::vector<std::byte>(bytes));
-  Messages messages;
+using Shards = std::vector<std::vector<std::byte>>;
+
+/// Gets every member's contribution to this member's shard, by rank: member p gets the bytes at from + p * step.
+void Exchange(Messages& messages, Shards& shards, ncclComm* comm, const void* from, size_t step, size_t bytes) {
+  shards.assign(static_cast<size_t>(comm->size), std::vector<std::byte>(bytes));
   for (int p = 0; p < comm->size; ++p) {
     messages.Receive(comm, shards[static_cast<size_t>(p)].data(), bytes, p);
     messages.Send(comm, static_cast<const std::byte*>(from) + static_cast<size_t>(p) * step, bytes, p);
   }
-  messages.Finish();
-  return shards;
 }
 
 template <typename T>
-void Sum(const std::vector<std::vector<std::byte>>& shards, size_t first, void* to, size_t count) {
+void Sum(const Shards& shards, size_t first, void* to, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     T element;
     float sum = 0;
@@ -142,8 +150,7 @@ bool SwitchAdds() {
   return is("ESPALIER_EMULATED_NVLS", "1") && !is("NCCL_NVLS_ENABLE", "0");
 }
 
-void Reduce(ncclComm* comm, const void* from, size_t step, void* to, size_t count, ncclDataType_t type) {
-  const auto shards = Exchange(comm, from, step, count * SizeOf(type));
+void Reduce(ncclComm* comm, const Shards& shards, void* to, size_t count, ncclDataType_t type) {
   const size_t first = SwitchAdds() ? comm->sums++ : 0;
   if (type == ncclBfloat16)
     Sum<espalier::Bf16>(shards, first, to, count);
@@ -166,14 +173,12 @@ struct PointToPoint {
 thread_local int group_depth = 0;
 thread_local std::vector<PointToPoint> group;
 
-void RunGroup(const std::vector<PointToPoint>& calls) {
-  Messages messages;
+void Post(Messages& messages, const std::vector<PointToPoint>& calls) {
   for (const PointToPoint& call : calls)
     if (call.from != nullptr)
       messages.Send(call.comm, call.from, call.bytes, call.peer);
     else
       messages.Receive(call.comm, call.to, call.bytes, call.peer);
-  messages.Finish();
 }
 
 ncclResult_t Add(const PointToPoint& call) {
@@ -198,11 +203,48 @@ void CheckInPlace(const void* from, size_t from_bytes, const void* to, size_t to
     Refuse("memory that overlaps, and not as a call in place has it");
 }
 
-ncclResult_t Issue(ncclComm* comm, cudaStream_t stream, std::function<void()> work) {
+int WorldRank() {
+  int started = 0, rank = 0;
+  std::lock_guard lock(MpiState::mutex);
+  MPI_CALL(MPI_Initialized(&started));
+  if (started != 0) MPI_CALL(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  return rank;
+}
+
+long calls = 0;  ///< of this process
+
+bool ReportsError() {
+  int rank = 0, call = 0;
+  const std::string set = espalier::emulation::Switch("ESPALIER_EMULATED_NCCL_ERROR", "");
+  return std::sscanf(set.c_str(), "%d:%d", &rank, &call) == 2 && calls >= call && WorldRank() == rank;
+}
+
+/// `post` sends and receives; `finish` runs when all messages have arrived.
+ncclResult_t Issue(ncclComm* comm, cudaStream_t stream, std::function<void(Messages&)> post,
+                   std::function<void()> finish) {
   if (group_depth > 0) Refuse("a collective inside a group");
   CheckBesideGraphs(comm);
-  espalier::emulation::issue(stream, std::move(work));
-  return ncclSuccess;
+  ++calls;
+  const auto messages = std::make_shared<Messages>();
+  const auto start = [messages, post = std::move(post)] {
+    *messages = Messages();
+    post(*messages);
+  };
+  espalier::emulation::EnqueueMessages(stream, start, [messages, finish = std::move(finish)] {
+    const espalier::emulation::Progress progress = messages->Look();
+    if (progress == espalier::emulation::Progress::kDone) finish();
+    return progress;
+  });
+  return espalier::emulation::Broken() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+/// Of every member's shard `finish` makes the result.
+ncclResult_t IssueExchange(ncclComm* comm, cudaStream_t stream, const void* from, size_t step, size_t bytes,
+                           std::function<void(const Shards&)> finish) {
+  const auto shards = std::make_shared<Shards>();
+  return Issue(
+      comm, stream, [=](Messages& messages) { Exchange(messages, *shards, comm, from, step, bytes); },
+      [shards, finish = std::move(finish)] { finish(*shards); });
 }
 
 /// The content of a unique id. Its maker must be member 0, which NCCL does not require.
@@ -211,14 +253,6 @@ struct EmulatedId {
   int maker = 0;   ///< world rank
   int number = 0;  ///< number among the ids that it made
 };
-
-int WorldRank() {
-  int started = 0, rank = 0;
-  std::lock_guard lock(MpiState::mutex);
-  MPI_CALL(MPI_Initialized(&started));
-  if (started != 0) MPI_CALL(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-  return rank;
-}
 
 /// World ranks of the members, who send their ranks to the maker of the id.
 std::vector<int> Meet(const EmulatedId& id, int ranks, int rank) {
@@ -265,7 +299,7 @@ ncclResult_t Made(ncclComm_t* to, MPI_Comm mpi, const ncclConfig_t& config) {
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
-  *version = NCCL_VERSION_CODE;
+  *version = espalier::emulation::Version("NCCL", NCCL_VERSION_CODE, 10000, 100);
   return ncclSuccess;
 }
 
@@ -306,12 +340,15 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  if (comm->in_graph && espalier::emulation::GraphsAlive())
+    Refuse("a communicator that is aborted before the graphs that may hold it end waits for their end");
   delete comm;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   *error = comm->polls_until_made > 0 && comm->polls_until_made-- > 0 ? ncclInProgress : ncclSuccess;
+  if (ReportsError()) *error = ncclRemoteError;
   return ncclSuccess;
 }
 
@@ -329,7 +366,8 @@ ncclResult_t ncclGroupEnd() {
   calls.swap(group);
   for (const PointToPoint& call : calls)
     if (call.stream != calls[0].stream || call.comm != calls[0].comm) Refuse("a group on two streams or communicators");
-  return Issue(calls[0].comm, calls[0].stream, [calls] { RunGroup(calls); });
+  return Issue(
+      calls[0].comm, calls[0].stream, [calls](Messages& messages) { Post(messages, calls); }, [] {});
 }
 
 ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
@@ -345,8 +383,7 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
                            cudaStream_t stream) {
   const size_t bytes = count * SizeOf(type), all = bytes * static_cast<size_t>(comm->size);
   CheckInPlace(from, bytes, to, all, -static_cast<std::ptrdiff_t>(bytes) * comm->rank);
-  return Issue(comm, stream, [=] {
-    const auto shards = Exchange(comm, from, 0, bytes);
+  return IssueExchange(comm, stream, from, 0, bytes, [=](const Shards& shards) {
     for (size_t p = 0; p < shards.size(); ++p)
       std::memcpy(static_cast<std::byte*>(to) + p * bytes, shards[p].data(), bytes);
   });
@@ -358,14 +395,16 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDat
   const size_t bytes = count * SizeOf(type);
   CheckInPlace(from, bytes * static_cast<size_t>(comm->size), to, bytes,
                static_cast<std::ptrdiff_t>(bytes) * comm->rank);
-  return Issue(comm, stream, [=] { Reduce(comm, from, bytes, to, count, type); });
+  return IssueExchange(comm, stream, from, bytes, bytes,
+                       [=](const Shards& shards) { Reduce(comm, shards, to, count, type); });
 }
 
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
   if (op != ncclSum) Refuse("a reduction that is not emulated");
   CheckInPlace(from, count * SizeOf(type), to, count * SizeOf(type), 0);
-  return Issue(comm, stream, [=] { Reduce(comm, from, 0, to, count, type); });
+  return IssueExchange(comm, stream, from, 0, count * SizeOf(type),
+                       [=](const Shards& shards) { Reduce(comm, shards, to, count, type); });
 }
 }
 // NOLINTEND

@@ -25,9 +25,27 @@ bool OnItsGpu();
 bool GraphsAlive();
 bool GraphUnderWay();
 
+using Work = std::function<void()>;
+
+/// What a look at work that takes time has found.
+enum class Progress : uint8_t { kNone, kSome, kDone };
+using Poll = std::function<Progress()>;
+
 /// Runs `work` after everything issued on `stream`, or records it if the stream is captured.
-void Enqueue(cudaStream_t stream, std::function<void()> work);
+void Enqueue(cudaStream_t stream, Work work);
 /// The same, but the work runs only when something waits for it.
-void EnqueueLate(cudaStream_t stream, std::function<void()> work);
+void EnqueueLate(cudaStream_t stream, Work work);
+/// The same for messages: `start` sends them, and `poll` finds out when they have arrived.
+void EnqueueMessages(cudaStream_t stream, Work start, Poll poll);
+
+/// Waits until everything issued has run.
+void AwaitAllStreams();
+
+/// Notes the error for cudaGetLastError, and returns it.
+cudaError_t Failed(cudaError_t error);
+/// From now on every call fails with `error`, as after a kernel that did what it must not do.
+void Break(cudaError_t error);
+/// That error, or cudaSuccess.
+cudaError_t Broken();
 
 }  // namespace espalier::emulation

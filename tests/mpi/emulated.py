@@ -4,7 +4,8 @@ can be exchanged between the two. Skipped if the emulated module is not built. A
 import itertools, json, os, re, sys
 
 from support.checkpoints import same_bits, tensors
-from support.runs import Checks, DECK, ENVIRONMENT, Metrics, difference, launch, planned_peaks, program, scratch, train
+from support.emulated import environment, skip_without_module
+from support.runs import Checks, DECK, Metrics, difference, launch, planned_peaks, program, scratch, train
 from support.share import share
 
 BASE = ["model.layers=2", "batch.global=4", "run.steps=5", "optimizer.eps=1e-6"]
@@ -17,14 +18,6 @@ LAYOUTS = {
     "2x1x2x1x2": (8, ["parallel.pp=2", "parallel.dp_shard=2", "parallel.tp=2"]),
     "ring": (2, ["parallel.cp=2", "parallel.context=ring"]),
 }
-
-
-def environment(**settings):
-    """Environment of the following runs; None removes a variable."""
-    for name, value in settings.items():
-        ENVIRONMENT.pop(name, None)
-        if value is not None:
-            ENVIRONMENT[name] = value
 
 
 def close(mine, theirs):
@@ -314,6 +307,57 @@ def events(run, event):
         return [line for line in map(json.loads, file) if line.get("event") == event]
 
 
+def check_products(checks, home):
+    """cuBLASLt without an algorithm for a product ends the run with its name. Operands have the alignment that was
+    promised, of strips and of Muon's matrices, too."""
+    for switch in ("hungry", "refuse:2"):
+        environment(ESPALIER_EMULATED_CUBLASLT=switch)
+        done = launch(1, ["run", DECK, "-d", home(switch), *BASE, CUDA])
+        checks.that(
+            done.returncode == 4 and re.search(r"GEMM \d+ x \d+ x \d+, f32 -> f32.*cuBLASLt [\d.]+ has no algorithm",
+                                               done.stdout), f"cuBLASLt, {switch}: exit {done.returncode}")
+    environment(ESPALIER_EMULATED_CUBLASLT="aligned", ESPALIER_EMULATED_GPUS="2")
+    strips = ["parallel.tp=2", "overlap.tensor_strips=2", NCCL]
+    for name, ranks, keys in (("fp32", 1, []), ("strips", 2, strips), ("strips in fp8", 2, [*strips, *FP8]),
+                              ("Muon", 2, ["parallel.dp_shard=2", "optimizer.name=muon", *EXPERTS, NCCL])):
+        done = launch(ranks, ["run", DECK, "-d", home(f"aligned {name}"), *BASE, "run.steps=2", CUDA, *keys])
+        checks.that(done.returncode == 0, f"operands are aligned, {name}: exit {done.returncode}" + done.stdout[-500:])
+    environment(ESPALIER_EMULATED_CUBLASLT=None, ESPALIER_EMULATED_GPUS=None)
+
+
+def check_capabilities(checks, home):
+    """bf16 runs on every GPU; fp8 only on those that have it, with scales by row on 9.0."""
+    for capability, tensor, row in (("80", 2, 2), ("89", 0, 2), ("90", 0, 0), ("100", 0, 2)):
+        environment(ESPALIER_EMULATED_CAPABILITY=capability)
+        runs = (("bf16", 0, ["precision.compute=bf16"]), ("tensor", tensor, [*FP8, "precision.fp8_scaling=tensor"]),
+                ("row", row, [*FP8, "precision.fp8_scaling=row"]))
+        for name, wanted, keys in runs:
+            done = launch(1, ["run", DECK, "-d", home(f"{capability}-{name}"), *BASE, "run.steps=2", *keys, CUDA])
+            checks.that(done.returncode == wanted, f"capability {capability}, {name}: exit {done.returncode}")
+    environment(ESPALIER_EMULATED_CAPABILITY=None)
+
+
+def check_errors(checks, home):
+    """Errors of the device and of NCCL end the run, with the step's error; peers do not wait."""
+    environment(ESPALIER_EMULATED_FAULT="600")
+    for graph in (None, "0"):
+        environment(ESPALIER_CUDA_GRAPH=graph)
+        done = launch(1, ["run", DECK, "-d", home(f"fault-{graph}"), *BASE, CUDA])
+        checks.that(done.returncode == 1 and "cudaErrorIllegalAddress" in done.stdout,
+                    f"an illegal access: exit {done.returncode}" + done.stdout[-500:])
+    environment(ESPALIER_EMULATED_FAULT=None, ESPALIER_EMULATED_GPUS="2")
+    for call, graph, streams in (("20", None, None), ("20", "0", None), ("20", None, "random:1")):
+        environment(ESPALIER_EMULATED_NCCL_ERROR=f"1:{call}", ESPALIER_CUDA_GRAPH=graph,
+                    ESPALIER_EMULATED_STREAMS=streams)
+        done = launch(2, ["run", DECK, "-d", home(f"nccl-{call}-{graph}-{streams}"), *BASE, "parallel.dp_shard=2", CUDA,
+                          NCCL])
+        said = "rank 1: " in done.stdout and "an operation under way failed" in done.stdout
+        checks.that(done.returncode == 1 and said,
+                    f"an error of NCCL, graph {graph}, {streams}: exit {done.returncode}" + done.stdout[-500:])
+    environment(ESPALIER_EMULATED_NCCL_ERROR=None, ESPALIER_CUDA_GRAPH=None, ESPALIER_EMULATED_STREAMS=None,
+                ESPALIER_EMULATED_GPUS=None)
+
+
 def check_guard(checks, home):
     """A step that is not finite, judged while the next one runs: the weights equal the processor's."""
     name = "gradients/model.layers.0.self_attn.o_proj.weight"
@@ -380,12 +424,16 @@ def check_choice(checks, home):
     built = "is loaded, and this program was built with the headers of 2.28"
     for version, status, words in (("3.0", 1, f"NCCL 3.0 {built}"), ("2.20", 0, f"NCCL 2.20 {built}"),
                                    ("2.30", 0, None)):
-        environment(ESPALIER_EMULATED_NCCL=version)
+        environment(ESPALIER_EMULATED_VERSIONS=f"NCCL={version}")
         done = launch(1, ["run", DECK, "-d", home(f"nccl-{version}"), *BASE, "run.steps=1", CUDA])
         said = (words or "NCCL") in done.stdout
         right = done.returncode == status and said == (words is not None)
         checks.that(right, f"NCCL {version}: exit {done.returncode}")
-    environment(ESPALIER_EMULATED_NCCL=None, ESPALIER_EMULATED_BYTES="1200000000")
+    environment(ESPALIER_EMULATED_VERSIONS="driver=12.4")
+    done = launch(1, ["run", DECK, "-d", home("driver"), *BASE, CUDA])
+    checks.that(done.returncode == 1 and "the driver knows CUDA up to 12.4" in done.stdout,
+                "a driver that is too old: exit 1" + done.stdout)
+    environment(ESPALIER_EMULATED_VERSIONS=None, ESPALIER_EMULATED_BYTES="1200000000")
     done = launch(1, ["run", DECK, "-d", home("no-room"), *BASE, CUDA])
     checks.that(done.returncode == 4 and "and for libraries (2 GB of it: run.outside_bytes)" in done.stdout,
                 "no room for libraries beside the arena: exit 4" + done.stdout)
@@ -395,16 +443,14 @@ def check_choice(checks, home):
 
 
 def main():
-    if not os.path.exists(os.environ.get("ESPALIER_CUDA_MODULE", "")):
-        print("skipped: ESPALIER_CUDA_MODULE names no emulated module")
-        sys.exit(77)
+    skip_without_module()
     checks = Checks()
     with scratch() as folder:
         home = lambda name: os.path.join(folder, name)
         # In this order each third takes about as long: the longest three are neighbours.
         all_checks = [check_one_rank, check_capture, check_hungry, check_checkpoints, check_layouts, check_attention,
                       check_masks, check_moments, check_fp8, check_watch, check_rounded, check_experts, check_guard,
-                      check_choice, check_gpt_oss]
+                      check_choice, check_gpt_oss, check_products, check_capabilities, check_errors]
         named = [check for check in all_checks if check.__name__ in sys.argv[1:]]
         for check in named if sys.argv[1:] else share(all_checks, always=[check_one_rank]):
             check(checks, home)

@@ -1,39 +1,16 @@
 """Whole runs on emulated GPUs over NCCL, emulated too: every schedule and axis, in random sizes. If every instruction
 is an exchange they bitwise equal runs over MPI; with library collectives they agree to rtol 1e-5. Each call waits for
 its peers, so an order of issue that could deadlock GPUs hangs. Skipped if the emulated module is not built."""
-import os, sys
+import os
 
 from support.checkpoints import same_bits, tensors
+from support.emulated import LAYOUTS, skip_without_module
 from support.runs import Checks, ENVIRONMENT, difference, scratch, train
 from support.sizes import Sizes
 
 STEPS = 2
 BASE = ["run.device=cuda", f"run.steps={STEPS}", "batch.global=8", "optimizer.eps=1e-6"]
 RTOL = 1e-5
-
-
-def pipeline(schedule, chunks, *more):
-    return [
-        "parallel.pp=2", f"pipeline.schedule={schedule}", f"pipeline.chunks={chunks}",
-        f"model.layers={max(2, 2 * chunks)}", *more
-    ]
-
-
-LAYOUTS = [
-    (2, pipeline("1f1b", 1, "model.tie_embeddings=true")),
-    (2, pipeline("gpipe", 1)),
-    (2, pipeline("interleaved", 2)),
-    (2, pipeline("zb-h1", 1)),
-    (2, pipeline("zbv", 2)),
-    (2, pipeline("dualpipev", 2)),
-    (4, pipeline("1f1b", 1, "parallel.tp=2", "precision.compute=bf16")),
-    (4, pipeline("zbv", 2, "parallel.dp_shard=2")),
-    (2, ["model.layers=2", "parallel.tp=2"]),
-    (3, ["model.layers=2", "parallel.dp_shard=3", "batch.global=6", "parallel.reduce=microbatch"]),
-    (2, ["model.layers=2", "parallel.cp=2", "parallel.context=all_to_all"]),
-    (4, ["model.layers=2", "parallel.cp=2", "parallel.tp=2", "parallel.context=ring"]),
-    (4, ["model.layers=2", "parallel.dp_replicate=2", "parallel.dp_shard=2", "parallel.zero=2"]),
-]
 
 
 def run(folder, name, ranks, overrides, **settings):
@@ -67,9 +44,7 @@ def check_order_of_sums(checks, folder):
 
 
 def main():
-    if not os.path.exists(os.environ.get("ESPALIER_CUDA_MODULE", "")):
-        print("skipped: ESPALIER_CUDA_MODULE names no emulated module")
-        sys.exit(77)
+    skip_without_module()
     checks, sizes = Checks(), Sizes()
     for ranks, layout in LAYOUTS:
         with scratch() as folder:

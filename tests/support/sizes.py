@@ -7,9 +7,13 @@ WIDTHS = {"llama": (2, 4, 6, 8, 10, 14, 16, 24, 32), "gpt2": (3, 4, 5, 7, 8, 11,
 
 
 class Sizes:
-    """Draws under a seed that is printed: ESPALIER_SEED, or the day (UTC), so that all runs of a day agree."""
+    """Draws under a seed that is given, or that is printed: ESPALIER_SEED, or the day (UTC), so that all runs of a day
+    agree."""
 
-    def __init__(self):
+    def __init__(self, seed=None):
+        self.seed = seed
+        if seed is not None:
+            return
         self.seed = os.environ.get("ESPALIER_SEED") or time.strftime("%Y%m%d", time.gmtime())
         print(f"sizes are random: ESPALIER_SEED={self.seed} draws them again", flush=True)
 

@@ -20,6 +20,7 @@ struct StreamPhase {
   std::optional<LibraryCollective> collective;
   const Table<CopyJob>* after = nullptr;
   const Table<ReduceJob>* reductions = nullptr;
+  int places = 1;  ///< of a rank alone: all-gathers of one shard, each into the place of another member
 };
 
 struct StreamInstruction {
@@ -62,8 +63,10 @@ Exchange Lower(const Program& program, const Coordinate& coordinate, const CommI
 }
 
 /// Replaces every peer by this rank, which receives its own messages. If there are more sends than receives, or the
-/// reverse, a message uses the same memory on both sides.
-void SendToSelf(StreamPhase& phase) {
+/// reverse, a message uses the same memory on both sides. No memory of a gather may stay unfilled: what it held before
+/// may be no number.
+void SendToSelf(StreamPhase& phase, int members) {
+  if (phase.collective && phase.collective->kind == LibraryCollective::Kind::kAllGather) phase.places = members;
   std::vector<Message>&sends = phase.sends, &receives = phase.receives;
   for (size_t i = sends.size(); i < receives.size(); ++i) sends.push_back(receives[i]);
   for (size_t i = receives.size(); i < sends.size(); ++i) receives.push_back(sends[i]);
@@ -82,12 +85,13 @@ void IssueMessages(const StreamPhase& phase, ncclComm_t comm, cudaStream_t strea
   NCCL_CALL(ncclGroupEnd());
 }
 
-void IssueCollective(const LibraryCollective& c, ncclComm_t comm, cudaStream_t stream) {
+void IssueCollective(const LibraryCollective& c, int places, ncclComm_t comm, cudaStream_t stream) {
   const auto count = static_cast<size_t>(c.bytes / SizeOf(c.dtype));
   const ncclDataType_t type = c.dtype == Dtype::kBf16 ? ncclBfloat16 : ncclFloat32;
   switch (c.kind) {
     case LibraryCollective::Kind::kAllGather:
-      NCCL_CALL(ncclAllGather(c.from, c.to, static_cast<size_t>(c.bytes), ncclInt8, comm, stream));
+      for (int i = 0; i < places; ++i)
+        NCCL_CALL(ncclAllGather(c.from, c.to + i * c.bytes, static_cast<size_t>(c.bytes), ncclInt8, comm, stream));
       break;
     case LibraryCollective::Kind::kReduceScatter:
       NCCL_CALL(ncclReduceScatter(c.from, c.to, count, type, ncclSum, comm, stream));
@@ -101,7 +105,7 @@ void IssueCollective(const LibraryCollective& c, ncclComm_t comm, cudaStream_t s
 void IssuePhase(const StreamPhase& phase, ncclComm_t comm, cudaStream_t stream) {
   LaunchCopies(phase.before->d_jobs, static_cast<int>(phase.before->jobs.size()), phase.before->tiles, stream);
   if (phase.collective)
-    IssueCollective(*phase.collective, comm, stream);
+    IssueCollective(*phase.collective, phase.places, comm, stream);
   else if (!phase.sends.empty() || !phase.receives.empty())
     IssueMessages(phase, comm, stream);
   LaunchCopies(phase.after->d_jobs, static_cast<int>(phase.after->jobs.size()), phase.after->tiles, stream);
@@ -136,7 +140,7 @@ class Preparer {
     for (const Phase& phase : exchange.phases) {
       StreamPhase& next = prepared.phases.emplace_back(OnStream(phase));
       if (pair) SetPairPeers(next);
-      if (communicators_.alone()) SendToSelf(next);
+      if (communicators_.alone()) SendToSelf(next, program_.mesh.GroupSize(exchange.channel.axes));
     }
   }
 

@@ -150,7 +150,10 @@ void StreamExecutor::Look() {
   if (comm_ != nullptr) communication_->CheckErrors();
 }
 
+/// NCCL ends no communicator that a graph may use, so the graph goes first.
 void StreamExecutor::Abandon() {
+  if (graph_ != nullptr) cudaGraphExecDestroy(std::exchange(graph_, nullptr));
+  graphs_ = false;
   if (comm_ != nullptr) communication_->Abort();
 }
 

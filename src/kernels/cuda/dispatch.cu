@@ -10,7 +10,7 @@
 namespace espalier::cuda {
 namespace {
 
-constexpr int kScanThreads = 1024;
+constexpr int kScanThreads = 512;  ///< of 1024, registers would be spilled
 
 /// Marks rows as without an expert, from `first` on in steps of `step`.
 __device__ void MarkRows(const DispatchArgs& a, int64_t first, int64_t step) {

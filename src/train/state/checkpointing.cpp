@@ -12,6 +12,7 @@
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/deck/print.hpp"
+#include "espalier/executor/cuda_module.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/build_info.hpp"
@@ -198,10 +199,12 @@ SaveStart Checkpointing::Save(int64_t step, const History& history, Moment momen
   const Proof proof = MakeProof(deck_, programs_, conditions_);
   FaultPoint("compare");
   copies_->SumOthers();
-  if (auto corruption = copies_->Compare()) return {MillisecondsSince(start), std::move(corruption)};
+  const bool judged = !NcclToItself();  // ranks that send to themselves have numbers of their own
+  if (auto corruption = judged ? copies_->Compare() : std::nullopt)
+    return {MillisecondsSince(start), std::move(corruption)};
   const double proof_ms = MillisecondsSince(start);
   last_save_ = Clock::now();
-  if (!std::isfinite(proof.loss)) {
+  if (judged && !std::isfinite(proof.loss)) {
     Report();
     Report({step,
             false,

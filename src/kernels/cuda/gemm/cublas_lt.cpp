@@ -90,9 +90,22 @@ void SetLimits(cublasLtMatmulPreference_t preference, int64_t workspace_bytes) {
   Prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(UsableBytes(workspace_bytes)));
   const uint32_t all = CUBLASLT_REDUCTION_SCHEME_MASK, ordered = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   Prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, GetCudaKernelOptions().deterministic ? ordered : all);
-  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-    Prefer(preference, attribute, static_cast<uint32_t>(kBufferAlignment));
+}
+
+/// Alignment in bytes of an operand. It may begin at any row of a buffer, and its blocks lie `block` elements apart.
+uint32_t AlignmentOf(Dtype dtype, const ColumnMajor& x, int64_t block) {
+  const int64_t bits = kBufferAlignment | x.leading * SizeOf(dtype) | block * SizeOf(dtype);
+  return static_cast<uint32_t>(bits & -bits);
+}
+
+void PromiseAlignment(cublasLtMatmulPreference_t preference, const Gemm& p) {
+  const uint32_t result = AlignmentOf(p.output, ResultOf(p.shape), p.shape.c_block);
+  Prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+         AlignmentOf(p.TypeOfB(), FirstOperand(p.shape), p.shape.b_block));
+  Prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+         AlignmentOf(p.input, SecondOperand(p.shape), p.shape.a_block));
+  Prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, result);
+  Prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, result);
 }
 
 }  // namespace
@@ -111,7 +124,8 @@ cublasLtHandle_t CublasHandle() {
 }
 
 CublasGemm::CublasGemm(const Gemm& p)
-    : beta_(p.accumulate ? 1.0f : 0.0f),
+    : gemm_(p),
+      beta_(p.accumulate ? 1.0f : 0.0f),
       operation_(OperationOf(p)),
       first_(LayoutOf(p.TypeOfB(), FirstOperand(p.shape))),
       second_(LayoutOf(p.input, SecondOperand(p.shape))),
@@ -127,6 +141,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> CublasGemm::Candidates(int max_coun
   CUBLAS_CALL(cublasLtMatmulPreferenceCreate(&made));
   const Owned<cublasLtMatmulPreferenceOpaque_t, cublasLtMatmulPreferenceDestroy> preference(made);
   SetLimits(preference.get(), workspace_bytes);
+  PromiseAlignment(preference.get(), gemm_);
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(max_count));
   int count = 0;
   const cublasStatus_t status =

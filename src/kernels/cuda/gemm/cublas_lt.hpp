@@ -44,6 +44,7 @@ class CublasGemm {
   template <typename T, auto kDestroy>
   using Owned = std::unique_ptr<T, Destroyer<kDestroy>>;
 
+  Gemm gemm_;
   float beta_;
   Owned<cublasLtMatmulDescOpaque_t, cublasLtMatmulDescDestroy> operation_;
   Owned<cublasLtMatrixLayoutOpaque_t, cublasLtMatrixLayoutDestroy> first_, second_, result_;

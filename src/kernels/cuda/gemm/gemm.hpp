@@ -1,5 +1,4 @@
-// GEMMs on the device. gemm.cpp calls cuBLASLt; the emulation (tests/emulation) implements this header with a plain
-// loop.
+// GEMMs on the device, by cuBLASLt. Tests run them over its functions emulated on the host (tests/emulation).
 #pragma once
 
 #include <cuda_runtime.h>

@@ -69,7 +69,13 @@ class Shape:
         """FLOPs of a step's GEMMs with weights: forward and both gradients."""
         m, e = self.values["model"], self.values["experts"]
         width = 3 * e["per_token"] * e["ffn_dim"] + e["count"] if e["count"] > 0 else 3 * m["ffn_dim"]
-        weights = m["layers"] * m["dim"] * (2 * (m["dim"] + self.kv_dim()) + width) + m["vocab"] * m["dim"]
+        if m["attention"] == "mla":
+            q, nope = m["heads"] * m["head_dim"], m["head_dim"] - m["rope_dim"]
+            attention = (m["q_rank"] * (m["dim"] + q) + m["dim"] * (m["kv_rank"] + m["rope_dim"]) +
+                         m["heads"] * (m["kv_rank"] * (nope + m["v_dim"]) + m["v_dim"] * m["dim"]))
+        else:
+            attention = 2 * m["dim"] * (m["dim"] + self.kv_dim())
+        weights = m["layers"] * (attention + m["dim"] * width) + m["vocab"] * m["dim"]
         return 6 * weights * self.tokens()
 
     def kv_dim(self):

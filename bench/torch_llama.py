@@ -38,6 +38,37 @@ class Attention(nn.Module):
         return self.o_proj(o.transpose(1, 2).flatten(2))
 
 
+class LatentAttention(nn.Module):
+    """Multi-head latent attention. Values are padded to the width of queries: PyTorch's quick attention on processors
+    takes one width, and what it falls back to is several times slower."""
+
+    def __init__(self, m):
+        super().__init__()
+        self.heads_, self.width, self.v_dim, self.rope = m["heads"], m["head_dim"], m["v_dim"], m["rope_dim"]
+        self.rank = m["kv_rank"]
+        self.q_a_proj = nn.Linear(m["dim"], m["q_rank"], bias=False)
+        self.q_a_layernorm = Norm(dict(m, dim=m["q_rank"]))
+        self.q_b_proj = nn.Linear(m["q_rank"], m["heads"] * self.width, bias=False)
+        self.kv_a_proj_with_mqa = nn.Linear(m["dim"], self.rank + self.rope, bias=False)
+        self.kv_a_layernorm = Norm(dict(m, dim=self.rank))
+        self.kv_b_proj = nn.Linear(self.rank, m["heads"] * (self.width - self.rope + self.v_dim), bias=False)
+        self.o_proj = nn.Linear(m["heads"] * self.v_dim, m["dim"], bias=False)
+
+    def heads(self, x):
+        return x.unflatten(-1, (self.heads_, -1)).transpose(1, 2)
+
+    def forward(self, x, cos, sin):
+        nope = self.width - self.rope
+        q = self.heads(self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))))
+        q = torch.cat((q[..., :nope], rotated(q[..., nope:], cos, sin)), dim=-1)
+        latents, k_rope = self.kv_a_proj_with_mqa(x).split([self.rank, self.rope], dim=-1)
+        k, v = self.heads(self.kv_b_proj(self.kv_a_layernorm(latents))).split([nope, self.v_dim], dim=-1)
+        k_rope = rotated(k_rope[:, None], cos, sin).expand(-1, self.heads_, -1, -1)
+        o = F.scaled_dot_product_attention(q, torch.cat((k, k_rope), dim=-1), F.pad(v, (0, self.width - self.v_dim)),
+                                           is_causal=True)[..., :self.v_dim]
+        return self.o_proj(o.transpose(1, 2).flatten(2))
+
+
 def rotated(x, cos, sin):
     """Rotary positions with Hugging Face's pairs: element i with element i + half."""
     a, b = x.chunk(2, dim=-1)
@@ -107,7 +138,7 @@ class Norm(nn.Module):
 class Layer(nn.Module):
     def __init__(self, m, experts):
         super().__init__()
-        self.self_attn = Attention(m)
+        self.self_attn = LatentAttention(m) if m["attention"] == "mla" else Attention(m)
         self.mlp = Experts(m, experts) if experts["count"] > 0 else FeedForward(m)
         self.input_layernorm, self.post_attention_layernorm = Norm(m), Norm(m)
 
@@ -130,7 +161,7 @@ class Llama(nn.Module):
         self.lm_head = nn.Linear(m["dim"], m["vocab"], bias=False)
         if m["tie_embeddings"]:
             self.lm_head.weight = self.model.embed_tokens.weight
-        half = m["dim"] // m["heads"] // 2
+        half = m["rope_dim"] // 2
         angles = torch.outer(torch.arange(m["seq_len"]).float(), m["rope_theta"]**(-torch.arange(half).float() / half))
         self.register_buffer("cos", angles.cos().to(compute), persistent=False)
         self.register_buffer("sin", angles.sin().to(compute), persistent=False)

@@ -31,7 +31,7 @@ for argument in "$@"; do
   case $argument in
     --compute*) formats=('') ;;
     --help) exec python3 "$here/../bench.py" --help ;;
-    tiny* | 124m* | moe* | 1.5b* | 8b*) shapes=() ;;
+    tiny* | 124m* | moe* | mla* | 1.5b* | 8b*) shapes=() ;;
   esac
 done
 bytes=$(awk '/^MemAvailable/ { printf "%.0f", $2 * 1024 }' /proc/meminfo)

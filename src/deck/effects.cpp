@@ -240,6 +240,7 @@ const std::vector<Effect>& Effects() {
       {"experts.scale", NoExperts},
       {"experts.groups", NoExperts},
       {"experts.top_groups", NoGroupsOfExperts},
+      {"experts.group_best", NoGroupsOfExperts},
       {"experts.bias", NoExperts},
       {"experts.bias_rate", NoBias},
       {"experts.mlp_bias", NoExperts},

@@ -276,7 +276,9 @@ std::vector<DeckKey> Rows() {
     {"experts", "groups", FIELD(model.experts.groups), 1, Between(1, 64),
      "Groups of adjacent experts, of one size; a token's experts are in experts.top_groups of them (DeepSeek-V3)."},
     {"experts", "top_groups", FIELD(model.experts.top_groups), 1, Between(1, 64),
-     "The groups whose two highest scores have the largest sums are those that a token chooses from."},
+     "A token chooses from so many groups, those in which the highest scores have the largest sums."},
+    {"experts", "group_best", FIELD(model.experts.group_best), 2, Between(1, 2),
+     "How many of the highest scores of a group are added up for that: 2 (DeepSeek-V3), or 1 (DeepSeek-V2)."},
     {"experts", "bias", FIELD(model.experts.bias), false, Any(),
      "A bias of each expert is added to its score, for the choice alone (DeepSeek-V3's e_score_correction_bias). No "
      "gradient trains it."},

@@ -58,6 +58,8 @@ inline constexpr Rotary kRotary[] = {
     {"mistral", "MistralForCausalLM", 8, 0, 1e-6, false, false, false, Windows::kAll, "none", "pre"},
     {"qwen2", "Qwen2ForCausalLM", 32, 0, 1e-6, true, false, false, Windows::kAfterFirst, "none", "pre"},
     {"qwen3", "Qwen3ForCausalLM", 32, 128, 1e-6, false, true, false, Windows::kAfterFirst, "head", "pre"},
+    // Exported as LlamaForCausalLM or MistralForCausalLM, which compute the same.
+    {"phi3", "Phi3ForCausalLM", 0, 0, 1e-5, false, false, false, Windows::kAll, "none", "pre"},
     {"olmo2", "Olmo2ForCausalLM", 0, 0, 1e-5, false, true, false, Windows::kAll, "full", "post"},
     {"mixtral",
      "MixtralForCausalLM",

@@ -17,6 +17,10 @@
 //   mlp.experts.gate_proj.bias   [E, F]    mlp.experts.down_proj [E, F, H], or down_proj_blocks, down_proj_scales
 //   mlp.experts.up_proj.bias     [E, F]    mlp.experts.gate_up_proj_bias [E, 2 F], alternating
 //   mlp.experts.down_proj.bias   [E, H]    mlp.experts.down_proj_bias    [E, H]
+//
+//   ours                                   Phi-3, without experts
+//   self_attn.{q, k, v}_proj.weight        self_attn.qkv_proj.weight: rows of q, k, v
+//   mlp.{gate, up}_proj.weight             mlp.gate_up_proj.weight: rows of gate, up
 #include "espalier/huggingface/expert_tensors.hpp"
 
 #include <fmt/core.h>
@@ -35,6 +39,10 @@ constexpr std::pair<std::string_view, std::string_view> kGptOssRouter[] = {{".ml
                                                                            {".mlp.gate.bias", ".mlp.router.bias"}};
 constexpr std::string_view kSharedExpert = ".mlp.shared_expert.";
 constexpr std::string_view kExperts = ".mlp.experts.", kMixtralExperts = ".block_sparse_moe.experts.";
+
+/// A tensor, and the weights whose rows it has.
+const std::pair<std::string_view, std::vector<std::string_view>> kJoined[] = {
+    {"qkv_proj", {"q_proj", "k_proj", "v_proj"}}, {"gate_up_proj", {"gate_proj", "up_proj"}}};
 
 struct Projection {
   std::string_view name, mixtral;
@@ -175,6 +183,25 @@ std::vector<std::vector<FilePart>> WaysOf(const SafetensorsWriter::Tensor& weigh
   if (std::string router = MixtralRouter(weight.name); !router.empty())
     ways.push_back({WholeOf(std::move(router), weight.shape)});
   return ways;
+}
+
+std::vector<FilePart> JoinedPart(const std::string& weight, const std::map<std::string, Shape>& shape_of) {
+  for (const auto& [joined, parts] : kJoined)
+    for (const std::string_view part : parts) {
+      const std::string end = fmt::format(".{}.weight", part);
+      if (!weight.ends_with(end)) continue;
+      const std::string layer = weight.substr(0, weight.size() - end.size());
+      int64_t rows = 0, first = 0, columns = 0, own = 0;
+      for (const std::string_view other : parts) {
+        const auto shape = shape_of.find(fmt::format("{}.{}.weight", layer, other));
+        if (shape == shape_of.end() || shape->second.size() != 2) return {};
+        if (other == part) first = rows, own = shape->second[0];
+        rows += shape->second[0];
+        columns = shape->second[1];
+      }
+      return {{{fmt::format("{}.{}.weight", layer, joined), {rows, columns}}, first * columns, own * columns}};
+    }
+  return {};
 }
 
 std::vector<ExportUnit> ExportUnits(const std::vector<SafetensorsWriter::Tensor>& weights,

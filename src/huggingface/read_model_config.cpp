@@ -97,6 +97,7 @@ class Translator {
     further_layers_ = r_.IntegerOr("num_nextn_predict_layers", r_.IntegerOr("num_mtp_layers", a.further_layers, 0), 0);
     if (a.experts.biased) GptOss();
     if (a.mla) DeepSeek(a);
+    if (a.model_type == "phi3") Phi3();
     if (a.model_type != "olmoe") return;
     r_.Expect("clip_qkv", {nullptr});
     r_.Expect("head_dim", {dim / heads});
@@ -124,12 +125,20 @@ class Translator {
   /// Further keys in config.json of DeepSeek's models.
   void DeepSeek(const Rotary& a) {
     r_.Expect("scoring_func", {DeckName(a.experts.softmax ? RouterScores::kSoftmax : RouterScores::kSigmoid)});
-    r_.Expect("topk_method", {a.experts.softmax ? "greedy" : "noaux_tc"});
+    if (!a.experts.softmax) r_.Expect("topk_method", {"noaux_tc"});
     r_.Expect("moe_layer_freq", {1});
     if (a.experts.softmax) r_.Expect("mlp_bias", {false});
     if (const json* quantization = r_.Find("quantization_config"))
       r_.Refuse("quantization_config", *quantization, "none: make bf16 of the weights first");
     r_.Unused({"aux_loss_alpha", "ep_size", "seq_aux"});
+  }
+
+  /// Further keys in config.json of Phi-3 and Phi-4.
+  void Phi3() {
+    r_.Expect("attention_bias", {false});
+    r_.Expect("embd_pdrop", {0.0});  // versions of transformers differ in whether they heed it
+    Rate("residual", "resid_pdrop", 0);
+    r_.Unused({"original_max_position_embeddings"});  // of scalings that are refused
   }
 
   /// Further keys in config.json of gpt-oss.
@@ -195,11 +204,12 @@ class Translator {
                           : a.deepseek     ? width * r_.IntegerOr("n_shared_experts", a.shared)
                                            : 0);
     set("shared_gate", !a.gated.empty());
-    const bool groups = a.deepseek && !a.softmax;
+    const bool biased = a.deepseek && !a.softmax, best = a.softmax && GroupsByTheirBest(), groups = biased || best;
     set("groups", groups ? r_.IntegerOr("n_group", a.groups) : 1);
     set("top_groups", groups ? r_.IntegerOr("topk_group", a.top_groups) : 1);
-    if (a.softmax) r_.Unused({"n_group", "topk_group"});  // of another topk_method
-    set("bias", groups);
+    set("group_best", best ? 1 : 2);
+    if (a.softmax && !best) r_.Unused({"n_group", "topk_group"});  // of another topk_method
+    set("bias", biased);
     set("mlp_bias", a.biased);
     set("router_bias", a.biased);
     set("swiglu_limit", Float(a.biased ? r_.NumberOr("swiglu_limit", 7) : 0));
@@ -209,7 +219,7 @@ class Translator {
                                     : std::pair<int64_t, int64_t>(0, 1);
     set("first_layer", first);
     set("every", every);
-    set("scores", TomlString(DeckName(groups ? RouterScores::kSigmoid : RouterScores::kSoftmax)));
+    set("scores", TomlString(DeckName(biased ? RouterScores::kSigmoid : RouterScores::kSoftmax)));
     const bool has_key = !a.normalize || a.deepseek;
     set("normalize", has_key ? r_.FlagOr("norm_topk_prob", a.normalize) : true);
     // With it, versions of DeepSeek-V2's code differ in whether they scale.
@@ -217,6 +227,12 @@ class Translator {
     set("scale", Float(a.deepseek ? r_.NumberOr("routed_scaling_factor", a.scale) : 1));
     r_.Expect("router_jitter_noise", {0.0});
     AuxiliaryLoss();
+  }
+
+  /// DeepSeek-V2's choice of experts: from groups, which their highest scores rank, or from all.
+  bool GroupsByTheirBest() {
+    r_.Expect("topk_method", {"greedy", "group_limited_greedy"});
+    return r_.TextOr("topk_method", "greedy") == "group_limited_greedy";
   }
 
   /// Hugging Face adds the loss that balances experts only if the model returns the router's logits.

@@ -124,15 +124,19 @@ const FolderOfWeights::Place* FolderOfWeights::Find(const std::string& name) con
   return nullptr;
 }
 
-std::vector<FilePart> FolderOfWeights::WayOf(const SafetensorsWriter::Tensor& weight) const {
-  for (std::vector<FilePart>& parts : WaysOf(weight, layout_))
+std::vector<FilePart> FolderOfWeights::WayOf(const SafetensorsWriter::Tensor& weight,
+                                             const std::map<std::string, Shape>& shape_of) const {
+  std::vector<std::vector<FilePart>> ways = WaysOf(weight, layout_);
+  ways.push_back(JoinedPart(weight.name, shape_of));
+  for (std::vector<FilePart>& parts : ways)
     if (std::ranges::any_of(parts, [&](const FilePart& part) { return Find(part.tensor.name) != nullptr; }))
       return std::move(parts);
   return {};
 }
 
-void FolderOfWeights::Locate(const SafetensorsWriter::Tensor& weight, std::vector<std::string>& messages) {
-  const std::vector<FilePart> parts = WayOf(weight);
+void FolderOfWeights::Locate(const SafetensorsWriter::Tensor& weight, const std::map<std::string, Shape>& shape_of,
+                             std::vector<std::string>& messages) {
+  const std::vector<FilePart> parts = WayOf(weight, shape_of);
   if (parts.empty()) return messages.push_back(fmt::format("{}: missing", weight.name));
   // Parts of one tensor have the same message.
   std::vector<std::string> missing, wrong;
@@ -166,9 +170,11 @@ std::vector<std::string> FolderOfWeights::RequireFit(const std::vector<Safetenso
                                                      int64_t further_layers) {
   std::vector<std::string> messages, unused;
   int64_t layers = 0;
+  std::map<std::string, Shape> shape_of;
+  for (const SafetensorsWriter::Tensor& weight : wanted) shape_of[weight.name] = weight.shape;
   for (const SafetensorsWriter::Tensor& weight : wanted) layers = std::max(layers, LayerOfWeight(weight.name) + 1);
   std::map<int64_t, int64_t> further;  // by layer: its tensors
-  for (const SafetensorsWriter::Tensor& weight : wanted) Locate(weight, messages);
+  for (const SafetensorsWriter::Tensor& weight : wanted) Locate(weight, shape_of, messages);
   std::set<const SafeTensor*> used;
   for (const auto& [name, pieces] : pieces_)
     for (const Piece& piece : pieces) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -28,6 +29,7 @@ void AddExpertKeys(const Deck::Model& m, std::vector<std::string>& keys) {
   if (!e.normalize) keys.push_back("experts.normalize = false");
   if (e.scale != 1) keys.push_back(fmt::format("experts.scale = {}", e.scale));
   if (e.groups > 1) keys.push_back(fmt::format("experts.groups = {}", e.groups));
+  if (e.groups > 1 && e.group_best != 2) keys.push_back(fmt::format("experts.group_best = {}", e.group_best));
   if (e.bias) keys.emplace_back("experts.bias = true");
   if (e.mlp_bias) keys.emplace_back("experts.mlp_bias = true");
   if (e.router_bias) keys.emplace_back("experts.router_bias = true");
@@ -79,7 +81,8 @@ bool HasSharedExperts(const Deck::Model& m) {
 }
 /// DeepSeek-V3's router and shared experts.
 bool IsGlm(const Deck::Model& m) {
-  return m.experts.scores == RouterScores::kSigmoid && m.experts.bias && HasSharedExperts(m);
+  const Deck::Model::Experts& e = m.experts;
+  return e.scores == RouterScores::kSigmoid && e.bias && (e.groups == 1 || e.group_best == 2) && HasSharedExperts(m);
 }
 
 /// Something that multi-head latent attention alone has in Hugging Face's architectures.
@@ -93,7 +96,8 @@ std::string FindDeepSeek(const Deck::Model& m) {
   if (m.attention != AttentionKind::kMla || (m.score_factor != 1 && !scaled)) return "";
   if (e.count == 0 || !HasSharedExperts(m)) return "";
   if (IsGlm(m)) return "DeepseekV3ForCausalLM";
-  const bool router = e.scores == RouterScores::kSoftmax && !e.bias && e.groups == 1 && !e.normalize;
+  const bool grouped = e.groups > 1 && e.group_best == 2;
+  const bool router = e.scores == RouterScores::kSoftmax && !e.bias && !grouped && !e.normalize;
   return router && m.rope_adjacent ? "DeepseekV2ForCausalLM" : "";
 }
 bool IsQwen2Moe(const Deck::Model& m) {
@@ -246,11 +250,14 @@ void AddLatents(const Deck::Model& m, const std::string& architecture, ordered_j
   config["qk_rope_head_dim"] = m.rope_dim;
   config["v_head_dim"] = m.v_dim;
   if (architecture == "DeepseekV2ForCausalLM") {
-    config["topk_method"] = "greedy";
+    config["topk_method"] = m.experts.groups > 1 ? "group_limited_greedy" : "greedy";
     return;
   }
   config["rope_interleave"] = m.rope_adjacent;
-  config["num_nextn_predict_layers"] = m.mtp_layers;
+}
+
+const Rotary* RowOf(const std::string& architecture) {
+  return std::ranges::find(kRotary, architecture, &Rotary::architecture);
 }
 
 ordered_json RotaryJson(const Deck::Model& m, const Deck::Dropout& dropout, const std::string& architecture) {
@@ -274,7 +281,8 @@ ordered_json RotaryJson(const Deck::Model& m, const Deck::Dropout& dropout, cons
   if (architecture == "LlamaForCausalLM") config["mlp_bias"] = m.mlp_bias;
   AddWindows(m, architecture, config);
   if (m.experts.count > 0) AddExperts(m, architecture, config);
-  if (m.mtp_layers > 0) config["num_nextn_predict_layers"] = m.mtp_layers;
+  // A reader may assume some where config.json is silent.
+  if (m.mtp_layers > 0 || RowOf(architecture)->further_layers > 0) config["num_nextn_predict_layers"] = m.mtp_layers;
   if (m.attention == AttentionKind::kMla) AddLatents(m, architecture, config);
   return config;
 }
@@ -292,11 +300,6 @@ ordered_json Gpt2Json(const Deck::Model& m, const Deck::Dropout& dropout) {
           {"resid_pdrop", dropout.residual}};
 }
 
-std::string ModelType(const std::string& architecture) {
-  const auto* row = std::ranges::find(kRotary, architecture, &Rotary::architecture);
-  return row == std::end(kRotary) ? "gpt2" : std::string(row->model_type);
-}
-
 }  // namespace
 
 std::string ArchitectureOf(const Deck::Model& m) {
@@ -312,7 +315,8 @@ std::string ArchitectureOf(const Deck::Model& m) {
 
 std::string ConfigJson(const Deck::Model& m, const Deck::Dropout& dropout, SafeDtype dtype) {
   const std::string architecture = ArchitectureOf(m);
-  ordered_json config = {{"architectures", {architecture}}, {"model_type", ModelType(architecture)}};
+  const std::string_view model_type = m.family == Family::kGpt2 ? "gpt2" : RowOf(architecture)->model_type;
+  ordered_json config = {{"architectures", {architecture}}, {"model_type", model_type}};
   config.update(m.family == Family::kGpt2 ? Gpt2Json(m, dropout) : RotaryJson(m, dropout, architecture));
   config["vocab_size"] = m.vocab;
   config["initializer_range"] = m.init_std;

@@ -38,7 +38,7 @@
 //                {scales} ebsk,enk->ebsn  ebsn,ekn->ebsk of fp8 operands into bf16: then the scales f32 of each row,
 //                and
 //                         of each expert, or with "row" of each row of its weight
-//   route {per_token, scores, normalize, scale, groups, top_groups}
+//   route {per_token, scores, normalize, scale, groups, top_groups, group_best}
 //                         logits T[b,s,e], [bias f32[e]] -> weights f32[b,s,k], chosen experts i32[b,s,k]
 //         {balanced}      + positions i32[s], which choose in place of the scores
 //   expert_load + {experts}
@@ -378,7 +378,7 @@ struct GroupedMatmulArgs {
 struct RouterRule {
   bool sigmoid, normalize;
   double scale;
-  int64_t groups = 1, top_groups = 1;
+  int64_t groups = 1, top_groups = 1, group_best = 2;
 };
 
 /// The experts with the highest scores, highest first; of equal scores the lower number.

@@ -20,7 +20,7 @@ bool UsesSigmoid(const Reader& r) {
 }
 RouterRule RuleOf(const Reader& r) {
   return {UsesSigmoid(r), r.Number("normalize") != 0, r.Number("scale"), r.IntegerOr("groups", 1),
-          r.IntegerOr("top_groups", 1)};
+          r.IntegerOr("top_groups", 1), r.IntegerOr("group_best", 2)};
 }
 
 int64_t PoolRows(const Tensor& rows) {

@@ -33,18 +33,19 @@ ESPALIER_HOST_DEVICE inline int32_t BalancedExpert(int32_t position, int64_t i, 
   return static_cast<int32_t>((position * per_token + i) % experts);
 }
 
-/// Lowers the values of all experts but those in the `top_groups` groups whose two highest values have the largest
-/// sums; of equal groups the first. A group has adjacent experts.
+/// Lowers the values of all experts but those in the `top_groups` groups whose `best` highest values, one or two, have
+/// the largest sums; of equal groups the first. A group has adjacent experts.
 template <typename T>
-void KeepTopGroups(T* values, int64_t experts, int64_t groups, int64_t top_groups) {
+void KeepTopGroups(T* values, int64_t experts, int64_t groups, int64_t top_groups, int64_t best) {
   const int64_t each = experts / groups;
+  const bool two = each > 1 && best == 2;
   const auto rank = [&](int64_t group) {
-    T first = -std::numeric_limits<T>::infinity(), second = each > 1 ? first : 0;
+    T first = -std::numeric_limits<T>::infinity(), second = two ? first : 0;
     for (int64_t e = group * each; e < (group + 1) * each; ++e) {
       if (values[e] > first) {
-        if (each > 1) second = first;
+        if (two) second = first;
         first = values[e];
-      } else if (each > 1 && values[e] > second) {
+      } else if (two && values[e] > second) {
         second = values[e];
       }
     }

@@ -305,6 +305,7 @@ class Llama final : public TransformerWriter {
         {{"scores", std::string(DeckName(e.scores))}}};
     if (Balanced(e)) inputs.push_back(positions()), attributes.numbers["balanced"] = 1;
     if (e.groups > 1) attributes.numbers.insert({{"groups", double(e.groups)}, {"top_groups", double(e.top_groups)}});
+    if (e.groups > 1 && e.group_best != 2) attributes.numbers["group_best"] = double(e.group_best);
     const int weights = b_.Emit(OpKind::kRoute, std::move(inputs), {gate + ".weights", gate + ".chosen"}, attributes);
     const int chosen = b_.Output(weights, 1);
     if (forward_.purpose != Purpose::kTrain) return weights;

@@ -53,6 +53,7 @@ class Reader {
   Item ItemOf(const Op& op, Lane lane) {
     CHECK(IsCommunication(op.kind) == (lane != Lane::kCompute), "{} on lane {}", op.kind, Name(lane));
     Item item;
+    item.part = PartOf(*lanes_.program->graph, op);
     if (!IsCommunication(op.kind)) return item;
     if (IsBetweenStages(op.kind)) {
       item.kind = op.kind == OpKind::kSend ? ItemKind::kSend : ItemKind::kRecv;

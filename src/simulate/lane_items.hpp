@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "espalier/program/instruction.hpp"
+#include "espalier/simulate/simulate.hpp"
 
 namespace espalier::simulate {
 
@@ -33,6 +34,7 @@ struct Item {
   uint8_t waits = 0;
   ItemKind kind = ItemKind::kKernel;
   uint8_t link = 0;  ///< kGroup: the family; kSend and kRecv: the index in LaneItems::peers
+  StepPart part = StepPart::kForward;
 };
 
 struct LaneItems {

@@ -153,9 +153,12 @@ def build_deepseek(m, e, config):
         return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(
             **config, norm_topk_prob=e.get("normalize", True), n_group=e.get("groups", 1),
             topk_group=e.get("top_groups", 1), rope_interleave=m.get("rope_adjacent", False)))
-    if e.get("normalize", True) or e.get("groups", 1) > 1 or not m.get("rope_adjacent", False):
+    grouped = e.get("groups", 1) > 1
+    if e.get("normalize", True) or (grouped and e.get("group_best", 2) != 1) or not m.get("rope_adjacent", False):
         raise SystemExit("DeepSeek-V2 has other experts, and rotates neighbours")
-    return transformers.DeepseekV2ForCausalLM(transformers.DeepseekV2Config(**config, topk_method="greedy"))
+    return transformers.DeepseekV2ForCausalLM(transformers.DeepseekV2Config(
+        **config, topk_method="group_limited_greedy" if grouped else "greedy", n_group=e.get("groups", 1),
+        topk_group=e.get("top_groups", 1)))
 
 
 def build_gpt_oss(m, e, config):
@@ -203,8 +206,15 @@ def compute_in_double(model):
 
     def route_scaled(self, x):  # DeepSeek-V2
         logits = torch.nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)
-        weights, chosen = torch.topk(logits.softmax(-1), self.top_k, dim=-1)
-        return logits, self.routed_scaling_factor * weights, chosen
+        scores = logits.softmax(-1)
+        values = scores
+        if self.topk_method == "group_limited_greedy":
+            values = values.view(len(scores), self.num_group, -1)
+            groups = torch.topk(values.amax(-1), self.topk_group, dim=-1)[1]
+            allowed = torch.zeros_like(values[..., 0]).scatter_(1, groups, 1)[..., None].expand_as(values)
+            values = values.masked_fill(allowed == 0, -torch.inf).flatten(1)
+        chosen = torch.topk(values, self.top_k, dim=-1)[1]
+        return logits, self.routed_scaling_factor * scores.gather(1, chosen), chosen
 
     def route_groups(self, x):
         logits = torch.nn.functional.linear(x.reshape(-1, self.hidden_dim), self.weight)

@@ -51,6 +51,7 @@ MODELS = {
     "full_mistral": ("Mistral", {"head_dim": 16, "sliding_window": None}, "float32"),
     "qwen2": ("Qwen2", {"hidden_size": 56, "tie_word_embeddings": True, "rope_parameters": YARN}, "float32"),
     "qwen3": ("Qwen3", {"head_dim": 8}, "float32"),
+    "phi3": ("Phi3", {"pad_token_id": None, "resid_pdrop": 0.0, "sliding_window": None}, "float32"),
     "olmo2": ("Olmo2", {"hidden_size": 40, "num_hidden_layers": 3}, "float32"),
     "mixtral": ("Mixtral", {"head_dim": 12, "sliding_window": 9, "num_local_experts": 6, "num_experts_per_tok": 2,
                             "intermediate_size": 26}, "float32"),
@@ -71,6 +72,10 @@ MODELS = {
         "num_hidden_layers": 3, "q_lora_rank": None, "n_routed_experts": 6, "num_experts_per_tok": 3,
         "moe_intermediate_size": 18, "n_shared_experts": 2, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5,
         "rope_parameters": YARN | {"mscale": 0.9, "mscale_all_dim": 0.707}}, "float32"),
+    "deepseek_v2_groups": ("DeepseekV2", MLA | {
+        "q_lora_rank": 17, "n_routed_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 18,
+        "n_shared_experts": 1, "first_k_dense_replace": 0, "routed_scaling_factor": 2.0, "n_group": 4, "topk_group": 2,
+        "topk_method": "group_limited_greedy"}, "float32"),
     "olmoe": ("Olmoe", {"hidden_size": 40, "num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 22},
               "float32"),
     "gpt_oss": ("GptOss", {"hidden_size": 64, "head_dim": 12, "num_hidden_layers": 3, "num_local_experts": 8,
@@ -128,9 +133,25 @@ def quietly(ranks, *arguments, status=0):
     return done.stdout
 
 
+def taken_apart(tensors):
+    """Phi-3's joined projections as Llama has them; other tensors stay."""
+    found = {}
+    for name, tensor in tensors.items():
+        if ".qkv_proj." in name:
+            heads, others = COMMON["num_attention_heads"], COMMON["num_key_value_heads"]
+            width = len(tensor) // (heads + 2 * others)
+            parts = tensor.split([heads * width, others * width, others * width])
+            found |= {name.replace("qkv_proj", f"{k}_proj"): part for k, part in zip("qkv", parts)}
+        elif ".mlp.gate_up_proj." in name:
+            found |= {name.replace("gate_up", k): part for k, part in zip(("gate", "up"), tensor.chunk(2))}
+        else:
+            found[name] = tensor
+    return found
+
+
 def check_tensors(checks, name, folder, out):
     """Names, types and bits of all tensors, and what transformers makes of them."""
-    before, after = tensors(folder), tensors(out)
+    before, after = taken_apart(tensors(folder)), tensors(out)
     same = before.keys() == after.keys() and all(
         a.dtype == after[n].dtype and torch.equal(a, after[n]) for n, a in before.items())
     checks.that(same, f"{name}: {len(before)} tensors are exported as they were imported")
@@ -138,8 +159,8 @@ def check_tensors(checks, name, folder, out):
     # The default, grouped matmuls, takes no odd sizes.
     load = functools.partial(transformers.AutoModelForCausalLM.from_pretrained, experts_implementation="eager")
     old, (new, info) = load(folder), load(out, output_loading_info=True)
-    # Mistral without a window is Llama.
-    kind = transformers.LlamaForCausalLM if name == "full_mistral" else type(old)
+    # Mistral without a window is Llama, and so is Phi-3.
+    kind = transformers.LlamaForCausalLM if name in ("full_mistral", "phi3") else type(old)
     checks.that(type(new) is kind and not any(info.values()), f"{name}: {type(new).__name__} loads it: {info}")
     ids = torch.arange(2 * 30).reshape(2, 30) * 7 % 259
     with torch.no_grad():

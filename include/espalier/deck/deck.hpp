@@ -75,7 +75,7 @@ struct Deck {
       RouterScores scores;
       bool normalize;
       double scale;
-      int64_t groups, top_groups;
+      int64_t groups, top_groups, group_best;
       bool bias;  ///< a bias of each expert, for the choice alone, that loads train
       double bias_rate;
       bool mlp_bias, router_bias;  ///< biases of the matmuls of experts, and of the router's logits

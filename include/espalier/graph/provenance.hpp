@@ -28,6 +28,9 @@ inline std::string MomentName(std::string_view moment, std::string_view paramete
 }
 inline std::string RecomputedName(std::string_view value) { return fmt::format("{}.again", value); }
 
+/// True if backward recomputes the value; also in further passes of experts.
+inline bool IsRecomputed(const Value& value) { return value.name.find(RecomputedName("")) != std::string::npos; }
+
 inline bool IsParameter(const Value& value) {
   return value.kind == ValueKind::kState && value.name.starts_with(kParameterPrefix);
 }

@@ -57,8 +57,10 @@ class FolderOfWeights {
   /// Names of weights in a model without its head lack the model's prefix.
   const Place* Find(const std::string& name) const;
   /// The parts of a weight, in the first way in which the files have any of them; none if there is no such way.
-  std::vector<FilePart> WayOf(const SafetensorsWriter::Tensor& weight) const;
-  void Locate(const SafetensorsWriter::Tensor& weight, std::vector<std::string>& messages);
+  std::vector<FilePart> WayOf(const SafetensorsWriter::Tensor& weight,
+                              const std::map<std::string, Shape>& shape_of) const;
+  void Locate(const SafetensorsWriter::Tensor& weight, const std::map<std::string, Shape>& shape_of,
+              std::vector<std::string>& messages);
   /// Elements [first, first + count) of the tensor of a piece.
   static void ReadTensor(const Piece& piece, int64_t first, int64_t count, float* out);
   /// All elements of the tensor from the piece's first to its last.

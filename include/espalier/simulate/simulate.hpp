@@ -45,6 +45,29 @@ struct WorldPrograms {
   std::function<std::shared_ptr<const Program>(int)> program_of;  ///< program of a representative
 };
 
+/// What an instruction works for.
+enum class StepPart : uint8_t {
+  kForward,
+  kRecompute,  ///< forward again, for backward
+  kBackward,
+  kDispatch,  ///< rows of experts are copied; tokens, or the gradients of outputs, are gathered over ranks of ep
+  kCombine,   ///< rows of experts, or their gradients, are added up, on this rank and over ranks of ep
+  kUpdate,    ///< once per step: the last sums of gradients, their norm, updates, copies of weights
+};
+inline constexpr int kStepPartCount = 6;
+template <typename T>
+using ByStepPart = EnumArray<StepPart, T, kStepPartCount>;
+std::string_view Name(StepPart part);
+StepPart PartOf(const Graph& graph, const Op& op);
+
+/// Kernels and transfers of one part of the step.
+struct PartTimes {
+  double kernels_us = 0;
+  double exposed_us = 0;  ///< the compute lane waits for a transfer of the part, as in Breakdown
+  double hidden_us = 0;   ///< all other time in which one is in progress
+  bool operator==(const PartTimes&) const = default;
+};
+
 /// The step of one class of ranks that have the same times.
 struct RankTimes {
   int rank = 0;   ///< the lowest one
@@ -52,6 +75,8 @@ struct RankTimes {
   int stage = 0;
   double end_us = 0;    ///< end of the rank's last instruction
   Breakdown breakdown;  ///< breakdown of the whole step
+  /// The same by purpose: the kernels of all parts are breakdown.compute_us, their exposed times those of all axes.
+  ByStepPart<PartTimes> parts{};
   /// Costs of all its instructions, kernels and transfers, by their origin; slow parts, jitter and interference are not
   /// included.
   ByCostSource<double> by_source_us{};

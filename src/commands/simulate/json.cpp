@@ -44,6 +44,17 @@ Json ByRank(const Prediction& prediction) {
   return json;
 }
 
+Json PartsJson(const ByStepPart<PartTimes>& parts) {
+  Json json;
+  for (int p = 0; p < kStepPartCount; ++p) {
+    const PartTimes& t = parts[static_cast<size_t>(p)];
+    json[std::string(Name(static_cast<StepPart>(p)))] = {{"kernels_ms", t.kernels_us * kMilli},
+                                                         {"exposed_ms", t.exposed_us * kMilli},
+                                                         {"hidden_ms", t.hidden_us * kMilli}};
+  }
+  return json;
+}
+
 Json SavesJson(const Saves& saves) {
   return {{"count", saves.count},
           {"every_steps", saves.every_steps},
@@ -135,6 +146,7 @@ Json ToJson(const Prediction& prediction, const Figures& f) {
   json["slowest_rank"] = simulation.Slowest().rank;
   AddParts(json, simulation.Slowest().breakdown);
   json["exposed_comm_ms"] = f.exposed_us * kMilli;
+  json["parts"] = PartsJson(simulation.Slowest().parts);
   AddMemoryTo(json, prediction, f);
   json["checkpoint"] = SavesJson(f.saves);
   for (int k = 0; k < kCostSourceCount; ++k)

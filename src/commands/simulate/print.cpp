@@ -112,6 +112,19 @@ void PrintSlowest(const Simulation& simulation) {
   }
 }
 
+/// The slowest rank by what its kernels and messages are for.
+void PrintParts(const Simulation& simulation) {
+  const RankTimes& times = simulation.Slowest();
+  fmt::print("\npart         kernels     exposed      hidden\n");
+  for (int p = 0; p < kStepPartCount; ++p) {
+    const auto part = static_cast<StepPart>(p);
+    const PartTimes& t = times.parts[part];
+    if (t == PartTimes{}) continue;
+    fmt::print("{:<9} {:>10} {:>11} {:>11}\n", Name(part), DurationText(t.kernels_us), DurationText(t.exposed_us),
+               DurationText(t.hidden_us));
+  }
+}
+
 std::string IntervalText(const Saves& saves) {
   if (saves.every_steps == 0) return "at the end only";
   return fmt::format("every {:.0f} steps, {} in all", saves.every_steps, saves.count);
@@ -162,6 +175,7 @@ void PrintPrediction(const Prediction& prediction, const Figures& figures, const
   PrintMemory(prediction, figures);
   PrintStages(prediction.simulation);
   PrintSlowest(prediction.simulation);
+  PrintParts(prediction.simulation);
   PrintSaves(prediction, figures);
   PrintConfidence(prediction, figures);
 }

@@ -47,7 +47,7 @@ void ValueRow(const RouteArgs& a, const T* logits, const float* scores, float* v
                                              : Load(logits + e, lanes);
     Store(values + e, value, lanes);
   });
-  if (a.rule.groups > 1) KeepTopGroups(values, a.experts, a.rule.groups, a.rule.top_groups);
+  if (a.rule.groups > 1) KeepTopGroups(values, a.experts, a.rule.groups, a.rule.top_groups, a.rule.group_best);
 }
 
 template <typename T>

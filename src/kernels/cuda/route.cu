@@ -77,14 +77,15 @@ class Choice {
   }
   __device__ int64_t EachGroup() const { return a_.experts / a_.rule.groups; }
 
-  /// The groups whose two highest values have the largest sums, as bits (KeepTopGroups). A lane ranks its own groups.
+  /// The groups whose highest values have the largest sums, as bits (KeepTopGroups). A lane ranks its own groups.
   __device__ uint64_t KeptGroups() const {
     const auto rank = [&](int64_t group) {
       const int64_t each = EachGroup();
-      float first = -INFINITY, second = each > 1 ? first : 0.0f;
+      const bool two = each > 1 && a_.rule.group_best == 2;
+      float first = -INFINITY, second = two ? first : 0.0f;
       for (int64_t e = group * each; e < (group + 1) * each; ++e) {
         const float value = Value(e);
-        if (each > 1 && (value > second || value > first)) second = value > first ? first : value;
+        if (two && (value > second || value > first)) second = value > first ? first : value;
         if (value > first) first = value;
       }
       return first + second;

@@ -42,7 +42,7 @@ void Route(const RouteArgs& a) {
       values.push_back(static_cast<float>(a.bias != nullptr   ? scores[static_cast<size_t>(e)] + a.bias[e]
                                           : a.rule.groups > 1 ? scores[static_cast<size_t>(e)]
                                                               : Get(a.logits, t * a.experts + e)));
-    if (a.rule.groups > 1) KeepTopGroups(values.data(), a.experts, a.rule.groups, a.rule.top_groups);
+    if (a.rule.groups > 1) KeepTopGroups(values.data(), a.experts, a.rule.groups, a.rule.top_groups, a.rule.group_best);
     ChooseExperts([&](int64_t e) { return values[static_cast<size_t>(e)]; }, a.experts, a.per_token, chosen);
     for (int64_t i = 0; i < a.per_token && a.positions != nullptr; ++i)
       chosen[i] = BalancedExpert(a.positions[t % a.length], i, a.experts, a.per_token);

@@ -210,15 +210,19 @@ TEST_F(ConfigOfExperts, DeepSeekHasLatents) {
                             Pair("experts.shared_ffn_dim", "2816"), Pair("experts.bias", "false"),
                             Pair("experts.groups", "1")}));
   EXPECT_EQ(Keys(config).at("model.score_factor"), fmt::format("{}", kLiteFactor));
-  config["topk_method"] = "group_limited_greedy";
+  config.update({{"topk_method", "group_limited_greedy"}, {"n_group", 8}, {"topk_group", 3}});
+  EXPECT_THAT(Keys(config), IsSupersetOf({Pair("experts.groups", "8"), Pair("experts.top_groups", "3"),
+                                          Pair("experts.group_best", "1"), Pair("experts.bias", "false"),
+                                          Pair("experts.scores", "\"softmax\"")}));
+  config["topk_method"] = "noaux_tc";
   config["norm_topk_prob"] = config["attention_bias"] = true;
   config["num_key_value_heads"] = 4;
   EXPECT_THAT(Errors(config),
               testing::UnorderedElementsAre("num_key_value_heads = 4: cannot be expressed (allowed: 16)",
                                             "attention_bias = true: cannot be expressed (allowed: false)",
                                             "norm_topk_prob = true: cannot be expressed (allowed: false)",
-                                            "topk_method = \"group_limited_greedy\": cannot be expressed (allowed: "
-                                            "\"greedy\")"));
+                                            "topk_method = \"noaux_tc\": cannot be expressed (allowed: \"greedy\", "
+                                            "\"group_limited_greedy\")"));
   // Where it is silent, the values of DeepSeek-V3.
   const json v3 = {{"model_type", "kimi_k2"},      {"hidden_size", 96},        {"intermediate_size", 26},
                    {"num_hidden_layers", 5},       {"num_attention_heads", 4}, {"max_position_embeddings", 40},
@@ -232,6 +236,7 @@ TEST_F(ConfigOfExperts, DeepSeekHasLatents) {
       IsSupersetOf({Pair("model.q_rank", "1536"), Pair("model.head_dim", "192"), Pair("model.kv_heads", "4"),
                     Pair("model.rope_adjacent", "false"), Pair("experts.scores", "\"sigmoid\""),
                     Pair("experts.groups", "8"), Pair("experts.top_groups", "4"), Pair("experts.first_layer", "3"),
+                    Pair("experts.group_best", "2"),
                     Pair("experts.scale", "2.5"), Pair("experts.shared_ffn_dim", "10"), Pair("experts.bias", "true")}));
   json other = v3;
   other.update({{"quantization_config", {{"quant_method", "fp8"}}}, {"scoring_func", "softmax"}, {"head_dim", 24}});
@@ -351,6 +356,10 @@ TEST_F(ConfigOfExperts, AnExportSaysWhatTheDeckSays) {
         "model.kv_rank=13", "model.rope_adjacent=true", "experts.normalize=false", "experts.shared_ffn_dim=10",
         "model.rope_scaling=yarn", "model.rope_factor=40", "model.rope_original_seq_len=40",
         "model.rope_attention_factor=1", fmt::format("model.score_factor={}", kLiteFactor)}},
+      {"DeepseekV2ForCausalLM",
+       {"model.attention=mla", "model.kv_heads=4", "model.head_dim=14", "model.rope_dim=6", "model.v_dim=9",
+        "model.kv_rank=13", "model.rope_adjacent=true", "experts.normalize=false", "experts.shared_ffn_dim=10",
+        "experts.count=12", "experts.groups=4", "experts.top_groups=2", "experts.group_best=1"}},
       {"GptOssForCausalLM",
        {"model.ffn_dim=10", "model.sinks=true", "experts.mlp_bias=true", "experts.router_bias=true",
         "experts.swiglu_limit=7"}},
@@ -396,6 +405,9 @@ TEST_F(ConfigOfExperts, ArchitecturesThatDoNotExistAreNamed) {
   EXPECT_THAT(why("model.attention=mla model.kv_heads=4 model.head_dim=14 model.rope_dim=6 model.kv_rank=13 "
                   "experts.shared_ffn_dim=10 experts.normalize=false model.rope_adjacent=true model.score_factor=1.5"),
               HasSubstr("model.attention = \"mla\", model.score_factor = 1.5, model.rope_adjacent = true"));
+  EXPECT_THAT(why("experts.count=12 experts.scores=sigmoid experts.bias=true experts.shared_ffn_dim=10 "
+                  "experts.groups=4 experts.top_groups=2 experts.group_best=1"),
+              HasSubstr("experts.groups = 4, experts.group_best = 1, experts.bias = true: no arch"));
   EXPECT_THAT(why("experts.mlp_bias=true"), HasSubstr("experts.mlp_bias = true: no arch"));
   EXPECT_THAT(
       why("model.sinks=true experts.router_bias=true experts.swiglu_limit=7"),

@@ -57,16 +57,25 @@ TEST_P(Kernels, RouteOfEqualLogits) {
   }
 }
 
-// DeepSeek-V3's choice: by score and bias, from the groups whose two highest sums are the largest.
+// DeepSeek's choice: by score and bias, from the groups whose highest scores have the largest sums.
 TEST_P(Kernels, RouteWithGroupsAndBias) {
   struct Groups {
-    int64_t experts, groups, top_groups, per_token;
+    int64_t experts, groups, top_groups, per_token, best = 2;
   };
-  for (const auto& [experts, groups, top_groups, per_token] :
-       {Groups{12, 4, 2, 3}, {256, 8, 4, 8}, {9, 9, 5, 5}, {130, 65 - 52, 7, 11}, {14, 1, 1, 6}, {64, 64, 9, 9}}) {
+  for (const auto& [experts, groups, top_groups, per_token, best] :
+       {Groups{12, 4, 2, 3},
+        {256, 8, 4, 8},
+        {9, 9, 5, 5},
+        {130, 65 - 52, 7, 11},
+        {14, 1, 1, 6},
+        {64, 64, 9, 9},
+        {12, 4, 2, 3, 1},
+        {160, 8, 3, 6, 1},
+        {9, 9, 5, 5, 1}}) {
     for (bool bias : {true, false}) {
       Attributes router = RouterOf(true, true, per_token);
-      router.numbers.insert({{"groups", double(groups)}, {"top_groups", double(top_groups)}});
+      router.numbers.insert(
+          {{"groups", double(groups)}, {"top_groups", double(top_groups)}, {"group_best", double(best)}});
       Case c = RouteCase(Real({3, 5, experts}, -4, 4), router);
       if (bias) c.inputs.push_back(F32({experts}, -0.3, 0.3));
       Check(c, SumBound(experts, 2.5));
@@ -102,8 +111,8 @@ TEST_P(Kernels, RouteByPosition) {
     }
 }
 
-// The two highest of a group count: group 1 has the highest expert, group 0 the largest sum.
-TEST(KernelsRoute, GroupsRankByTheirTwoHighest) {
+// Group 1 has the highest expert, group 0 the largest sum of two.
+TEST(KernelsRoute, GroupsRankByTheirHighest) {
   OwnedTensor logits(kF32, {1, 1, 4}), bias(kF32, {4});
   const double values[] = {1.0, 0.9, 2.0, -3.0};
   for (int64_t e = 0; e < 4; ++e) logits.Set(e, values[e]);
@@ -116,6 +125,8 @@ TEST(KernelsRoute, GroupsRankByTheirTwoHighest) {
   c.inputs[1].Set(1, 0.5);  // a bias moves the choice, not the weight
   EXPECT_EQ(c.Tested()[1][0], 1);
   EXPECT_FLOAT_EQ(c.Tested()[0][0], 1);
+  c.attributes.numbers["group_best"] = 1;
+  EXPECT_EQ(c.Tested()[1][0], 2);
 }
 
 TEST(KernelsRoute, ExpertLoadCountsAndBiasesFollow) {

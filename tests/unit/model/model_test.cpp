@@ -233,6 +233,7 @@ TEST(Decks, HaveThePublishedNumberOfParameters) {
                                                                {"olmo2/1b", 1'484'916'736},
                                                                {"mistral/7b", 7'241'732'096},
                                                                {"smollm/135m", 134'515'008},
+                                                               {"phi/4", 14'659'507'200},
                                                                {"mixtral/8x7b", 46'702'792'704},
                                                                {"qwen/qwen3-30b-a3b", 30'532'122'624},
                                                                {"qwen/qwen1.5-moe-a2.7b", 14'315'784'192},
@@ -241,6 +242,7 @@ TEST(Decks, HaveThePublishedNumberOfParameters) {
                                                                {"gpt-oss/20b", 20'914'757'184},
                                                                {"gpt-oss/120b", 116'829'156'672},
                                                                {"deepseek/v3", 671'026'419'200},
+                                                               {"deepseek/v2", 235'741'434'880},
                                                                {"deepseek/v2-lite", 15'706'484'224},
                                                                {"deepseek/moonlight-16b-a3b", 15'960'110'208},
                                                                {"olmoe/1b-7b", 6'919'161'856}};

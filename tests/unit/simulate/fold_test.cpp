@@ -17,6 +17,7 @@ void ExpectSameRank(const RankTimes& a, const RankTimes& b, size_t rank) {
   EXPECT_EQ(a.breakdown.compute_us, b.breakdown.compute_us) << "rank " << rank;
   EXPECT_EQ(a.breakdown.idle_us, b.breakdown.idle_us) << "rank " << rank;
   EXPECT_EQ(a.by_source_us, b.by_source_us) << "rank " << rank;
+  EXPECT_EQ(a.parts, b.parts) << "rank " << rank;
   for (CommAxis axis : kCommAxes) {
     EXPECT_EQ(a.breakdown.exposed_us[axis], b.breakdown.exposed_us[axis]) << "rank " << rank;
     EXPECT_EQ(a.breakdown.hidden_us[axis], b.breakdown.hidden_us[axis]) << "rank " << rank;

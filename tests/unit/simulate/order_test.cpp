@@ -167,6 +167,13 @@ TEST(Record, BreakdownIsThatOfTheRecord) {
         }
         EXPECT_NEAR(a.compute_us, b.compute_us, 1e-9 * s.step_us);
         EXPECT_NEAR(a.idle_us, b.idle_us, 1e-9 * s.step_us);
+        PartTimes all;
+        for (const PartTimes& part : s.classes[c].parts) {
+          all.kernels_us += part.kernels_us;
+          all.exposed_us += part.exposed_us;
+        }
+        EXPECT_NEAR(all.kernels_us, a.compute_us, 1e-9 * s.step_us);
+        EXPECT_NEAR(all.exposed_us, sum - a.compute_us - a.idle_us, 1e-9 * s.step_us);
         EXPECT_NEAR(sum, s.step_us, 1e-9 * s.step_us);
       }
       if (HasFailure()) FAIL() << testing::PrintToString(layout);

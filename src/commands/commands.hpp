@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "commands/simulate/slow_parts.hpp"
+#include "espalier/supervise/supervise.hpp"
 #include "espalier/train/evaluate_files.hpp"
 #include "espalier/train/measure.hpp"
 #include "espalier/train/selftest.hpp"
@@ -20,6 +21,12 @@ inline constexpr const char* kNotProved =
 
 /// Trains, on all ranks of the job.
 int RunCommand(const RunOptions& options);
+
+/// Trains on hosts that may fail: starts the ranks, again after each failure.
+int SuperviseCommand(const SuperviseOptions& options);
+
+/// Cleans one host between two starts; called by `supervise` through the launcher.
+int OnHostCommand(const OnHostOptions& options);
 
 struct CheckOptions {
   DeckArguments arguments;

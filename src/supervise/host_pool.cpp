@@ -49,7 +49,7 @@ std::vector<std::string> HostPool::Choose(const std::vector<std::string>& before
   std::vector<std::string> chosen(order.size()), others;
   for (const std::string& name : order) {
     const auto place = static_cast<size_t>(std::ranges::find(before, name) - before.begin());
-    if (place < chosen.size())
+    if (place < before.size() && place < chosen.size())
       chosen[place] = name;
     else
       others.push_back(name);

@@ -111,9 +111,10 @@ class Cases:
     def two_supervisors(self):
         with self.start("two", "host2:1,host3:1", PIPELINE) as run:
             run.until_step(2)
-            with Supervised(self.hosts, run.home, "host2:1,host3:1", [*DECK, *PIPELINE]) as second:
-                self.checks.that(second.end() == 1 and "another supervisor is in this directory" in second.text(),
-                                 "a second supervisor is refused")
+            second = Supervised(self.hosts, run.home, "host2:1,host3:1", [*DECK, *PIPELINE])
+            self.checks.that(second.end() == 1 and "another supervisor is in this directory" in second.text(),
+                             "a second supervisor is refused")
+            second.log.close()
             self.finished(run, PIPELINE, "beside it the first", failures=0)
 
     def a_rank_is_stopped(self):

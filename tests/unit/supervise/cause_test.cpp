@@ -14,7 +14,12 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 StartEnd EndOf(int status, const std::string& errors) {
-  return {.status = status, .errors = errors, .hosts = {"n1.site", "n2.site", "n3.site"}, .ranks_each = 2};
+  StartEnd end;
+  end.status = status;
+  end.errors = errors;
+  end.hosts = {"n1.site", "n2.site", "n3.site"};
+  end.ranks_each = 2;
+  return end;
 }
 
 TEST(Cause, ExitStatusesSayMostOfIt) {

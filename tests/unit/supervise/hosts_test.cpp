@@ -24,6 +24,14 @@ Variables Set(std::map<std::string, std::string> values) {
   };
 }
 
+SuperviseOptions Options(const std::string& hosts, int spares = 0, const std::string& hostfile = "") {
+  SuperviseOptions options;
+  options.hosts = hosts;
+  options.spares = spares;
+  options.hostfile = hostfile;
+  return options;
+}
+
 std::string Refusal(const std::function<void()>& action) {
   try {
     action();
@@ -44,13 +52,15 @@ TEST(Hosts, SlurmsListsAreExpanded) {
 
 TEST(Hosts, ComeFromTheFirstPlaceThatNamesThem) {
   const Variables slurm = Set({{"SLURM_JOB_NODELIST", "n[1-3]"}, {"SLURM_TASKS_PER_NODE", "4(x3)"}});
-  const HostList of_slurm = FindHosts({.spares = 1}, slurm, "login", 1);
+  const HostList of_slurm = FindHosts(Options("", 1), slurm, "login", 1);
   EXPECT_THAT(of_slurm.names, ElementsAre("n1", "n2", "n3"));
   EXPECT_EQ(of_slurm.ranks_each, 4);
-  const HostList option = FindHosts({.hosts = "a:2,b:2,a:1,b:1"}, slurm, "login", 1);
+  const HostList option = FindHosts(Options("a:2,b:2,a:1,b:1"), slurm, "login", 1);
   EXPECT_THAT(option.names, ElementsAre("a", "b"));
   EXPECT_EQ(option.ranks_each, 3);
-  EXPECT_EQ(FindHosts({.hosts = "a,b", .ranks_per_host = 5}, slurm, "login", 1).ranks_each, 5);
+  SuperviseOptions five = Options("a,b");
+  five.ranks_per_host = 5;
+  EXPECT_EQ(FindHosts(five, slurm, "login", 1).ranks_each, 5);
   EXPECT_EQ(FindHosts({}, Set({{"LSB_MCPU_HOSTS", "x 2 y 2"}}), "login", 1).names.size(), 2u);
   const HostList alone = FindHosts({}, Set({}), "here", 6);
   EXPECT_THAT(alone.names, ElementsAre("here"));
@@ -64,14 +74,14 @@ TEST(Hosts, AFileHasALineForEachHostOrEachRank) {
   EXPECT_THAT(list.names, ElementsAre("a", "b"));
   EXPECT_EQ(list.ranks_each, 2);
   std::ofstream(path) << "a slots=0\n";
-  EXPECT_THAT(Refusal([&] { FindHosts({.hostfile = path}, Set({}), "here", 1); }), HasSubstr("slots= and a number"));
+  EXPECT_THAT(Refusal([&] { FindHosts(Options("", 0, path), Set({}), "here", 1); }), HasSubstr("slots= and a number"));
   std::filesystem::remove(path);
 }
 
 TEST(Hosts, UnequalHostsAndTooManySparesAreRefused) {
-  EXPECT_THAT(Refusal([] { FindHosts({.hosts = "a:2,b:3"}, Set({}), "here", 1); }), HasSubstr("--ranks-per-host"));
-  EXPECT_THAT(Refusal([] { FindHosts({.hosts = "a:x"}, Set({}), "here", 1); }), HasSubstr("node1:8"));
-  EXPECT_THAT(Refusal([] { FindHosts({.hosts = "a,b", .spares = 2}, Set({}), "here", 1); }), HasSubstr("--spares 2"));
+  EXPECT_THAT(Refusal([] { FindHosts(Options("a:2,b:3"), Set({}), "here", 1); }), HasSubstr("--ranks-per-host"));
+  EXPECT_THAT(Refusal([] { FindHosts(Options("a:x"), Set({}), "here", 1); }), HasSubstr("node1:8"));
+  EXPECT_THAT(Refusal([] { FindHosts(Options("a,b", 2), Set({}), "here", 1); }), HasSubstr("--spares 2"));
 }
 
 TEST(HostPool, ASpareTakesThePlaceOfAHostThatFailed) {

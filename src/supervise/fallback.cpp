@@ -1,15 +1,18 @@
 #include "supervise/fallback.hpp"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <numeric>
+#include <sstream>
 #include <utility>
 
 #include "espalier/program/plan.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/train/count_steps.hpp"
+#include "espalier/tune/fallback.hpp"
 
 namespace espalier {
 namespace {
@@ -114,10 +117,20 @@ std::optional<RunLayout> FindFallback(const DeckArguments& arguments, int full_r
   return std::nullopt;
 }
 
-Fallbacks::Fallbacks(DeckArguments arguments, int hosts, int ranks_each, int64_t memory)
-    : arguments_(std::move(arguments)), hosts_(hosts), ranks_each_(ranks_each), memory_(memory), thread_([this] {
-        Search();
-      }) {}
+std::vector<std::string> KeysOf(const std::string& deck) {
+  std::vector<std::string> keys;
+  std::istringstream lines(deck);
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('['))
+      section = line.substr(1, line.find(']') - 1) + ".";
+    else if (const size_t equals = line.find(" = "); equals != line.npos)
+      keys.push_back(section + line.substr(0, equals) + "=" + line.substr(equals + 3));
+  }
+  return keys;
+}
+
+Fallbacks::Fallbacks(FallbackSearch search) : search_(std::move(search)), thread_([this] { Search(); }) {}
 
 Fallbacks::~Fallbacks() {
   {
@@ -127,35 +140,59 @@ Fallbacks::~Fallbacks() {
   thread_.join();
 }
 
+int Fallbacks::LeastAhead() const { return std::max(1, search_.hosts - kSearchedAhead); }
+
+void Fallbacks::Keep(int hosts, std::optional<RunLayout> layout) {
+  const std::lock_guard lock(mutex_);
+  layouts_.try_emplace(hosts, std::move(layout));
+  found_.notify_all();
+}
+
 /// The ranks of this host need its cores.
 void Fallbacks::Search() {
   constexpr int kLowest = 19;
   ::setpriority(PRIO_PROCESS, 0, kLowest);  // on Linux: of this thread
-  for (int hosts = hosts_ - 1; hosts >= std::max(1, hosts_ - kSearchedAhead); --hosts) {
+  if (search_.costs && search_.hosts > 1) FindFastest();
+  for (int hosts = search_.hosts - 1; hosts >= LeastAhead(); --hosts) {
     {
       const std::lock_guard lock(mutex_);
       if (ending_) break;
+      if (layouts_.contains(hosts)) continue;
     }
-    std::optional<RunLayout> layout = Find(hosts);
-    const std::lock_guard lock(mutex_);
-    layouts_.emplace(hosts, std::move(layout));
-    found_.notify_all();
+    Keep(hosts, Nearest(hosts));
   }
 }
 
-std::optional<RunLayout> Fallbacks::Find(int hosts) const try {
-  return FindFallback(arguments_, hosts_ * ranks_each_, hosts * ranks_each_, memory_);
+void Fallbacks::FindFastest() try {
+  const Deck own = Resolved(search_.arguments, {}, search_.hosts * search_.ranks_each).deck;
+  FallbackOptions options;
+  options.losses = search_.hosts - LeastAhead();
+  options.tune.threads = 1;
+  for (const Fallback& found : FallbackLayouts(own, search_.hosts * search_.ranks_each, *search_.costs, options)) {
+    if (!found.layout) continue;
+    const Deck& deck = found.layout->deck;
+    Keep(found.left, RunLayout{found.ranks, KeysOf(AsDeck(*found.layout, own)), found.layout->layout,
+                               SameSums(own, deck) ? kBitwise : kRounding});
+  }
+} catch (const std::exception& error) {
+  spdlog::warn("layouts for fewer hosts are not searched on the cluster ({}): they are the nearest to the deck's",
+               error.what());
+}
+
+std::optional<RunLayout> Fallbacks::Nearest(int hosts) const try {
+  return FindFallback(search_.arguments, search_.hosts * search_.ranks_each, hosts * search_.ranks_each,
+                      search_.memory);
 } catch (const std::exception&) {
   return std::nullopt;  // the run itself says what is wrong with the deck
 }
 
 std::optional<RunLayout> Fallbacks::On(int hosts) {
   std::unique_lock lock(mutex_);
-  if (hosts >= hosts_ - kSearchedAhead) {
+  if (hosts >= LeastAhead()) {
     found_.wait(lock, [&] { return layouts_.contains(hosts); });
   } else if (!layouts_.contains(hosts)) {
     lock.unlock();
-    std::optional<RunLayout> layout = Find(hosts);
+    std::optional<RunLayout> layout = Nearest(hosts);
     lock.lock();
     layouts_.emplace(hosts, std::move(layout));
   }

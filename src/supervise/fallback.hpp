@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "espalier/costs/costs.hpp"
 #include "espalier/deck/parse.hpp"
 
 namespace espalier {
@@ -31,10 +32,21 @@ RunLayout OwnLayout(const DeckArguments& arguments, int ranks);
 /// than `memory` bytes (0: not known). Compiled and checked as `plan` does. Nothing if there is none.
 std::optional<RunLayout> FindFallback(const DeckArguments& arguments, int full_ranks, int ranks, int64_t memory);
 
+/// The keys of a deck as espalier tune writes it, as overrides.
+std::vector<std::string> KeysOf(const std::string& deck);
+
+/// Where layouts for fewer hosts come from.
+struct FallbackSearch {
+  DeckArguments arguments;
+  int hosts = 1, ranks_each = 1;  ///< of the deck's own layout
+  int64_t memory = 0;             ///< as for FindFallback
+  std::optional<Costs> costs;     ///< of the cluster: the fastest layouts (FallbackLayouts); nothing: FindFallback
+};
+
 /// Finds them in a thread of the lowest priority, for one host fewer first.
 class Fallbacks {
  public:
-  Fallbacks(DeckArguments arguments, int hosts, int ranks_each, int64_t memory);
+  explicit Fallbacks(FallbackSearch search);
   ~Fallbacks();
   Fallbacks(const Fallbacks&) = delete;
   Fallbacks& operator=(const Fallbacks&) = delete;
@@ -46,11 +58,13 @@ class Fallbacks {
 
  private:
   void Search();
-  std::optional<RunLayout> Find(int hosts) const;
+  void Keep(int hosts, std::optional<RunLayout> layout);
+  std::optional<RunLayout> Nearest(int hosts) const;
+  /// Fills in all that are searched ahead.
+  void FindFastest();
+  int LeastAhead() const;
 
-  const DeckArguments arguments_;
-  const int hosts_, ranks_each_;
-  const int64_t memory_;
+  const FallbackSearch search_;
   std::mutex mutex_;
   std::condition_variable found_;
   std::map<int, std::optional<RunLayout>> layouts_;

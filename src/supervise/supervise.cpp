@@ -48,6 +48,18 @@ std::string NameInList(const std::string& name, const HostList& hosts) {
   return name;
 }
 
+/// Hosts are its nodes.
+Cluster ClusterOf(const std::string& path, const HostList& hosts) {
+  Cluster cluster = LoadCluster(path);
+  if (cluster.ranks_per_node != hosts.ranks_each)
+    throw UserError(
+        ExitStatus::kDeck,
+        fmt::format("command line: --cluster: {} has {} ranks in each node, the hosts have {} (a copy of the "
+                    "file with ranks_per_node = {}, or --ranks-per-host)",
+                    path, cluster.ranks_per_node, hosts.ranks_each, hosts.ranks_each));
+  return cluster;
+}
+
 void RequireRestarts(const Deck& deck) {
   if (deck.checkpoint.restart == Restart::kNever)
     throw UserError(ExitStatus::kDeck,
@@ -69,6 +81,7 @@ ExitStatus Supervise(const SuperviseOptions& options) {
   const auto full = static_cast<int>(setup.hosts.names.size()) - options.spares;
   OwnLayout(options.arguments, full * setup.hosts.ranks_each);
   setup.deck.run.device = PlanDevice(setup.deck).device;
+  if (!options.cluster.empty()) setup.costs.emplace(ClusterOf(options.cluster, setup.hosts));
   setup.this_host = NameInList(HostName(), setup.hosts);
   setup.launcher = ChooseLauncher(options, setup.hosts);
   setup.program = {options.program.empty() ? std::filesystem::read_symlink("/proc/self/exe").string()

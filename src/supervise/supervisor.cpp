@@ -13,10 +13,12 @@
 #include <thread>
 
 #include "espalier/checkpoint/checkpoint.hpp"
+#include "espalier/deck/schema.hpp"
 #include "espalier/deck/time_limit.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/memory.hpp"
+#include "espalier/util/philox.hpp"
 #include "supervise/probe.hpp"
 
 namespace espalier {
@@ -83,8 +85,8 @@ Supervisor::Supervisor(SuperviseSetup setup)
       ledger_(setup_.run_dir),
       past_(ReadLedger(setup_.run_dir)),
       pool_(setup_.hosts.names, setup_.options.host_failures),
-      fallbacks_(setup_.options.arguments, static_cast<int>(full_hosts_), setup_.hosts.ranks_each,
-                 MemoryPerRank(setup_)),
+      fallbacks_({setup_.options.arguments, static_cast<int>(full_hosts_), setup_.hosts.ranks_each,
+                  MemoryPerRank(setup_), setup_.costs}),
       began_at_(SecondsSinceEpoch()) {
   starts_ = past_.starts;
   for (const std::vector<std::string>& hosts : past_.failures) pool_.Failed(hosts);
@@ -341,6 +343,17 @@ void Supervisor::FindAnswers(const Ended& ended) {
 
 OnHostOptions Supervisor::OnHost() const { return {setup_.run_dir, "", std::floor(began_at_)}; }
 
+/// The folder of copies of the state in memory (checkpoint.memory_steps); "" if the deck makes none.
+std::string Supervisor::MemoryFolder() const {
+  const DeckKey* steps = FindDeckKey("checkpoint.memory_steps");
+  const DeckKey* folder = FindDeckKey("checkpoint.memory_dir");
+  if (steps == nullptr || folder == nullptr) return "";
+  const DeckValue every = Get(setup_.deck, *steps), where = Get(setup_.deck, *folder);
+  if (const auto* n = std::get_if<int64_t>(&every); n == nullptr || *n == 0) return "";
+  const std::string run = fs::weakly_canonical(setup_.run_dir).string();
+  return fmt::format("{}/espalier-{}-{:016x}", std::get<std::string>(where), ::geteuid(), StreamKey(0, run));
+}
+
 int64_t Supervisor::SavedStep() const try {
   const std::optional<std::string> latest = FindLatest(setup_.run_dir + "/checkpoints");
   if (!latest) return 0;
@@ -358,12 +371,15 @@ std::string Supervisor::TimeLeft() const {
 }
 
 void Supervisor::CleanAll() {
+  OnHostOptions on_host = OnHost();
+  on_host.memory = MemoryFolder();
+  if (failures_ == 0 && on_host.memory.empty()) return;
   Probe(setup_.hosts.names, setup_.hosts.names.size(),
-        {setup_.launcher, setup_.this_host, OnHost(), setup_.options.probe_s});
+        {setup_.launcher, setup_.this_host, on_host, setup_.options.probe_s});
 }
 
 ExitStatus Supervisor::End(ExitStatus status, const std::string& why) {
-  if (failures_ > 0) CleanAll();
+  CleanAll();
   ledger_.Write({{"event", "end"},
                  {"status", static_cast<int>(status)},
                  {"text", why},

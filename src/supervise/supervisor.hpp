@@ -29,6 +29,7 @@ struct SuperviseSetup {
   HostList hosts;
   std::string this_host;
   Launcher launcher;
+  std::optional<Costs> costs;        ///< of --cluster
   std::vector<std::string> program;  ///< that the ranks run, without the command
 };
 
@@ -87,6 +88,7 @@ class Supervisor {
   int64_t SavedStep() const;
   std::string TimeLeft() const;
   OnHostOptions OnHost() const;
+  std::string MemoryFolder() const;
 
   const SuperviseSetup setup_;
   const size_t full_hosts_;  ///< that train, without spares

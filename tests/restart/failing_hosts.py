@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 STEPS, MOST_IN_A_ROW = 60, 8
 DECK = [f"run.steps={STEPS}", "checkpoint.every_steps=3", "checkpoint.restart=auto", "model.layers=4", "batch.global=4",
-        "lr.decay_steps=60", "report.every_steps=20", "checkpoint.keep=2", "run.watchdog_s=4"]
+        "lr.decay_steps=60", "report.every_steps=20", "checkpoint.keep=2", "run.watchdog_s=4", "run.watchdog_slow_s=30"]
 LAYOUTS = [["parallel.pp=4"], ["parallel.dp_shard=4"], ["parallel.pp=2", "parallel.dp_replicate=2"],
            ["parallel.tp=2", "parallel.dp_shard=2"]]
 ALL = [f"host{i}" for i in range(1, 8)]  # host1 has the supervisor and no rank

@@ -7,7 +7,7 @@ from support.jobs import alive, read
 from support.runs import Checks, DECK, Metrics, train
 from support.slurm import Cluster, await_that, why_not
 
-STEPS = 4000
+STEPS = 1000
 KEYS = [f"run.steps={STEPS}", "parallel.pp=2", "parallel.dp_shard=-1", "model.layers=2", "batch.global=4",
         "checkpoint.restart=auto", "checkpoint.every_steps=20", "lr.decay_steps=50", "report.every_steps=1000"]
 # All nodes are one host: their ranks may not share memory by its name.

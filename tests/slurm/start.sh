@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Starts a Slurm of this host alone, on loopback, in DIR, as root, without systemd and without cgroups:
 # tests/slurm/start.sh DIR [NODES]. Of more than one node, all are played by this host: n1, n2, ...; ranks on several of
-# them need OMPI_MCA_btl=self,tcp, since Open MPI names its shared memory by host. Afterwards SLURM_CONF=DIR/slurm.conf reaches it, and stop.sh ends it. Needs slurmctld,
-# slurmd, their client and munge. Partitions: main (its jobs can be preempted and requeued) and high.
+# them need OMPI_MCA_btl=self,tcp, since Open MPI names its shared memory by host. Afterwards
+# SLURM_CONF=DIR/slurm.conf reaches it, and stop.sh ends it. Needs slurmctld, slurmd, their client and munge.
+# Partitions: main (its jobs can be preempted and requeued) and high.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "${1:?usage: start.sh DIR [NODES]}"

@@ -31,8 +31,8 @@ class Cluster:
         self.environment = dict(ENVIRONMENT, SLURM_CONF=os.path.join(self.dir, "slurm.conf"))
         # The daemons keep the pipe of what started them, so their output goes to a file.
         with open(os.path.join(self.dir, "start.log"), "w") as log:
-            status = subprocess.run([os.path.join(SCRIPTS, "start.sh"), self.dir, str(self.nodes)], stdout=log, stderr=log,
-                                    stdin=subprocess.DEVNULL).returncode
+            status = subprocess.run([os.path.join(SCRIPTS, "start.sh"), self.dir, str(self.nodes)], stdout=log,
+                                    stderr=log, stdin=subprocess.DEVNULL).returncode
         if status != 0:
             print(open(os.path.join(self.dir, "start.log")).read(), "skipped: no Slurm could be started here", sep="\n")
             self.__exit__()

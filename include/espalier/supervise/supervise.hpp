@@ -18,6 +18,7 @@ struct SuperviseOptions {
   int spares = 0;          ///< hosts that wait until another one fails
   int ranks_per_host = 0;  ///< 0: as the hosts say
   std::string launch;      ///< words of the launcher, such as "srun --mpi=pmix"; empty: chosen
+  std::string cluster;     ///< cluster file: layouts for fewer hosts are the fastest on it; empty: the nearest ones
   std::string program;     ///< what the ranks run; empty: this executable
   int tries = 3;           ///< starts in a row without a further step, after which it gives up
   int host_failures = 3;   ///< failures of one host, after which it is not used again

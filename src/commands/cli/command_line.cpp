@@ -47,6 +47,7 @@ void AddFlag(const char* flag, const std::string& key, const std::string& value,
 namespace {
 
 constexpr double kMaxGigabytes = 1e9;
+constexpr double kLeastHours = 1e-3, kMostHours = 1e9;
 
 void AddRun(CLI::App& app, CommandJob& job) {
   struct Flags {
@@ -131,11 +132,22 @@ void AddPlan(CLI::App& app, CommandJob& job) {
   CLI::Option* cluster = command->add_option("--cluster", options->cluster, "cluster file (TOML): time the step on it");
   cluster->type_name("FILE");
   for (const char* name : {"--json", "--program", "--cluster"}) passes->excludes(command->get_option(name));
+  CLI::Option* failures = command->add_option(
+      "--failures", options->failures,
+      "print what follows the loss of 1 to K nodes instead: layouts, time to recover, best intervals of saves");
+  failures->type_name("K")->expected(0, 1)->default_str("2")->check(Within(1, kMaxRanks))->needs(cluster);
+  failures->excludes(command->get_option("--program"));
+  command
+      ->add_option("--node-mtbf", options->node_mtbf_hours,
+                   "mean time between failures of a node (failures.node_mtbf_hours of the cluster file)")
+      ->type_name("HOURS")
+      ->check(Within(kLeastHours, kMostHours))
+      ->needs(failures);
   auto search = std::make_shared<TuneCommandOptions>();
   auto searches = std::make_shared<bool>(false);
   CLI::Option* flag = command->add_flag("--search", *searches, "same as espalier tune, on that cluster");
   AddSearch(command, *search);
-  flag->needs(cluster);
+  flag->needs(cluster)->excludes(failures);
   for (const char* name : {"--fix", "--top", "--reserve", "--routing", "--output"})
     command->get_option(name)->needs(flag);
   command->callback([options, search, searches, &job] {

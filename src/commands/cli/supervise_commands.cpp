@@ -38,6 +38,10 @@ void AddSupervise(CLI::App& app, CommandJob& job) {
       ->add_option("--launch", options.launch,
                    "the launcher with its options (in a job of Slurm srun with PMIx; mpirun)")
       ->type_name("WORDS");
+  command
+      ->add_option("--cluster", options.cluster,
+                   "cluster file (TOML): layouts for fewer hosts are the fastest there (the nearest to the deck's)")
+      ->type_name("FILE");
   command->add_option("--program", options.program, "what the ranks run (this program)")->type_name("FILE");
   command->add_option("--tries", options.tries, "starts in a row without a further step, after which it gives up")
       ->type_name("N=3")

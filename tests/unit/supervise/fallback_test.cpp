@@ -49,11 +49,26 @@ TEST(Fallback, ALayoutThatNeedsMoreMemoryThanThereIsIsNotOffered) {
 }
 
 TEST(Fallback, AreFoundAhead) {
-  Fallbacks fallbacks(Small({"parallel.dp_shard=-1"}), 4, 1, 0);
+  Fallbacks fallbacks({Small({"parallel.dp_shard=-1"}), 4, 1, 0, std::nullopt});
   EXPECT_EQ(fallbacks.On(3)->ranks, 2);
   EXPECT_EQ(fallbacks.On(1)->ranks, 1);
   fallbacks.Refuse(3);
   EXPECT_FALSE(fallbacks.On(3));
+}
+
+TEST(Fallback, OnAClusterAreTheFastest) {
+  const std::string keys = "[parallel]\ntp = 2\n\n[recompute]\nmode = \"full\"\n";
+  EXPECT_THAT(KeysOf(keys), ElementsAre("parallel.tp=2", "recompute.mode=\"full\""));
+  Cluster cluster = LoadCluster(InTree("inputs/clusters/h100-8x400g.toml"));
+  cluster.ranks_per_node = 2;
+  DeckArguments deck = Small({"parallel.dp_shard=-1", "precision.compute=bf16"});
+  deck.overrides.back() = "run.device=cuda";
+  Fallbacks fallbacks({deck, 4, 2, 0, Costs(cluster)});
+  const auto three = fallbacks.On(3);
+  ASSERT_TRUE(three);
+  EXPECT_LE(three->ranks, 6);
+  EXPECT_FALSE(three->keys.empty());
+  EXPECT_NO_THROW(OwnLayout({deck.deck, WithKeys(deck.overrides, three->keys)}, three->ranks));
 }
 
 TEST(Fallback, KeysReplaceThoseOfTheCommandLine) {

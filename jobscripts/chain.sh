@@ -41,7 +41,8 @@ GiveEachRankAGpu() {
 
 # Launch COMMAND ...: runs the launcher of the ranks, and sets `status`, `before` and `after` (the checkpoints) and
 # `signalled` (the last signal that came, or nothing). USR1, USR2 and TERM of the scheduler become USR1: srun and mpirun
-# forward it to every rank, while TERM would end the ranks.
+# forward it to every rank, while TERM would end the ranks. With `stays` set the command may have no children for a
+# while.
 Launch() {
   local pid asked=0 seen
   # shellcheck disable=SC2034  # read by the scripts
@@ -50,7 +51,7 @@ Launch() {
   # In the background, because bash runs a trap only after a foreground command has ended.
   "$@" </dev/null &
   pid=$!
-  EndIfAlone "$pid" &
+  if [[ -z ${stays:-} ]]; then EndIfAlone "$pid" & fi
   trap 'asked=$((asked + 1)) signalled=USR1; kill -USR1 "$pid" 2>/dev/null' USR1 USR2
   trap 'asked=$((asked + 1)) signalled=TERM; kill -USR1 "$pid" 2>/dev/null' TERM
   # A signal interrupts `wait`, which then does not return the launcher's status.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "commands/simulate/slow_parts.hpp"
+#include "espalier/supervise/supervise.hpp"
 #include "espalier/train/evaluate_files.hpp"
 #include "espalier/train/measure.hpp"
 #include "espalier/train/selftest.hpp"
@@ -21,6 +22,12 @@ inline constexpr const char* kNotProved =
 /// Trains, on all ranks of the job.
 int RunCommand(const RunOptions& options);
 
+/// Trains on hosts that may fail: starts the ranks, again after each failure.
+int SuperviseCommand(const SuperviseOptions& options);
+
+/// Cleans one host between two starts; called by `supervise` through the launcher.
+int OnHostCommand(const OnHostOptions& options);
+
 struct CheckOptions {
   DeckArguments arguments;
   int ranks = 0;  ///< number of ranks for which to check the degrees; 0: any
@@ -30,11 +37,13 @@ int CheckCommand(const CheckOptions& options);
 
 struct PlanOptions {
   DeckArguments arguments;
-  int ranks = 0;        ///< 0: the fewest that the deck's degrees allow
-  std::string json;     ///< file to write the plan to; empty: none
-  int program = -1;     ///< print the program of this rank instead; -1: none
-  bool passes = false;  ///< print what each pass of the compiler changes instead
-  std::string cluster;  ///< cluster file: times the step too; empty: none
+  int ranks = 0;                          ///< 0: the fewest that the deck's degrees allow
+  std::string json;                       ///< file to write the plan to; empty: none
+  int program = -1;                       ///< print the program of this rank instead; -1: none
+  bool passes = false;                    ///< print what each pass of the compiler changes instead
+  std::string cluster;                    ///< cluster file: times the step too; empty: none
+  int failures = 0;                       ///< print what follows the loss of so many nodes instead; 0: no
+  std::optional<double> node_mtbf_hours;  ///< mean time between failures of a node; not set: the cluster file's
 };
 /// Compiles for any number of ranks and prints layout, schedule, memory and messages.
 int PlanCommand(const PlanOptions& options);

@@ -15,6 +15,7 @@
 
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
+#include "commands/plan/failures.hpp"
 #include "commands/plan/parts.hpp"
 #include "commands/plan/recompute.hpp"
 #include "commands/simulate/output.hpp"
@@ -220,9 +221,20 @@ void PrintPlan(const PlanOptions& options, const WorldPlan& plan, const std::opt
 void PrintTimes(const Prediction& prediction, const Figures& figures) {
   const Breakdown& slowest = prediction.simulation.Slowest().breakdown;
   fmt::print(
-      "\ntime        {} a step on {}: compute {}, exposed communication {}, idle {} (espalier simulate says more)\n",
+      "\ntime        {} a step on {}: compute {}, exposed communication {}, idle {} (espalier simulate says more)\n"
+      "range       {} ({})\n",
       DurationText(prediction.simulation.step_us), prediction.target.cluster.name, DurationText(slowest.compute_us),
-      DurationText(figures.exposed_us), DurationText(slowest.idle_us));
+      DurationText(figures.exposed_us), DurationText(slowest.idle_us), RangeText(figures.step_range_s),
+      figures.range_reason);
+}
+
+/// With --failures: what follows the loss of nodes.
+int PlanForFailures(const PlanOptions& options, const LoadedDeck& loaded, int ranks) {
+  const FailurePlan plan =
+      PlanFailures({loaded, ranks, ChooseTarget(loaded, options.cluster), options.failures, options.node_mtbf_hours});
+  WriteOutput(options.json, ToJson(plan).dump(1) + "\n");
+  PrintFailures(plan);
+  return static_cast<int>(ExitStatus::kDone);
 }
 
 /// With --cluster: plans for the cluster's device and times the step.
@@ -255,6 +267,7 @@ int PlanCommand(const PlanOptions& options) {
         ExitStatus::kDeck,
         fmt::format("command line: --program: rank {} is not below the number of ranks, {}", options.program, ranks));
   CheckWritable("--json", options.json);
+  if (options.failures > 0) return PlanForFailures(options, loaded, ranks);
   if (!options.cluster.empty()) return PlanOnCluster(options, counted, ranks);
   const PlannedDevice device = PlanDevice(loaded.deck);
   loaded.deck.run.device = device.device;

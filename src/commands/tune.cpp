@@ -11,6 +11,7 @@
 #include "commands/refuse.hpp"
 #include "commands/simulate/output.hpp"
 #include "commands/simulate/routing.hpp"
+#include "espalier/costs/uncertainty.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
@@ -26,16 +27,11 @@ namespace {
 constexpr double kPerCent = 100;
 constexpr int64_t kRoutingSeed = 1234;
 
-/// Memory of a device less the bytes that the cluster file reserves.
-int64_t BytesForPrograms(const Cluster& cluster) {
-  return cluster.compute.memory_bytes - cluster.compute.reserved_bytes;
-}
-
 /// The part of it that a layout leaves free.
 int64_t ReserveOf(const TuneCommandOptions& options, const Cluster& cluster) {
   const double bytes =
       options.reserve ? *options.reserve * kGiga : kReserve * static_cast<double>(cluster.compute.memory_bytes);
-  const int64_t most = BytesForPrograms(cluster);
+  const int64_t most = cluster.BytesForPrograms();
   if (bytes >= static_cast<double>(most))
     Refuse(
         fmt::format("--reserve {:g}: leaves nothing for programs (allowed: less than the {:.4g} GB that {} has for "
@@ -55,7 +51,14 @@ Rates RatesOf(const Candidate& candidate, int ranks, const Cluster& cluster) {
   const double tflops =
       deck.precision.compute == Dtype::kBf16 ? cluster.compute.bf16_tflops : cluster.compute.fp32_tflops;
   return {step_s, tokens / step_s, FlopsPerToken(deck).causal * tokens / (step_s * ranks * tflops * 1e12),
-          double(BytesForPrograms(cluster) - candidate.peak_bytes) / kGiga};
+          double(cluster.BytesForPrograms() - candidate.peak_bytes) / kGiga};
+}
+
+Uncertainty UncertaintyOf(const Candidate& candidate, const Cluster& cluster) {
+  return UncertaintyOf(cluster, 1 - candidate.measured_share);
+}
+TimeRange RangeOf(const Candidate& candidate, const Cluster& cluster) {
+  return RangeOf(candidate.step_us / 1e6, UncertaintyOf(candidate, cluster));
 }
 
 double Share(double us, const Candidate& candidate) { return kPerCent * us / candidate.step_us; }
@@ -76,7 +79,7 @@ class Printer {
         "{:.3g} GB stay free (--reserve)\n",
         double(result_.memory_bytes) / kGiga, double(cluster_.compute.memory_bytes) / kGiga,
         double(cluster_.compute.reserved_bytes) / kGiga,
-        double(BytesForPrograms(cluster_) - result_.memory_bytes) / kGiga);
+        double(cluster_.BytesForPrograms() - result_.memory_bytes) / kGiga);
     fmt::print("layouts     {} considered: {} invalid, {} too large by their lower bound, {} scored by formula\n",
                result_.considered, result_.invalid, result_.too_large, result_.scored);
     fmt::print("simulated   {} of {} compiled{}\n", result_.ranking.size(), result_.compiled,
@@ -119,6 +122,7 @@ class Printer {
       fmt::print("near ties   {} more within {:.0f} %, the model's own error: their order is not certain\n",
                  result_.near_ties, kPerCent * kModelError);
     fmt::print("chosen      {}{}\n", choice.layout, WhyChosen());
+    fmt::print("range       {} ({})\n", RangeText(RangeOf(choice, cluster_)), UncertaintyOf(choice, cluster_).reason);
   }
   std::string WhyChosen() const {
     const Candidate &choice = result_.ranking[result_.choice], &first = result_.ranking[0];
@@ -152,10 +156,12 @@ std::string ChosenDeck(const TuneResult& result, const Deck& deck, const Cluster
       "#   include = [\"{}.toml\", \"this file\"]\n"
       "# Predicted: {:.4g} s per step, {} tokens/s, MFU {:.1f} %, peak {:.4g} GB of {:.4g} GB; {:.0f} % of the time "
       "from\n"
-      "# measured costs; {} other layouts within {:.0f} %.\n\n{}",
+      "# measured costs; {} other layouts within {:.0f} %. A step usually takes {}\n"
+      "# ({}).\n\n{}",
       deck.name, ranks, cluster.compute.name, deck.name, rates.step_s, HumanCount(rates.tokens_per_s),
-      kPerCent * rates.mfu, double(choice.peak_bytes) / kGiga, double(BytesForPrograms(cluster)) / kGiga,
-      kPerCent * choice.measured_share, result.near_ties, kPerCent * kModelError, AsDeck(choice, deck));
+      kPerCent * rates.mfu, double(choice.peak_bytes) / kGiga, double(cluster.BytesForPrograms()) / kGiga,
+      kPerCent * choice.measured_share, result.near_ties, kPerCent * kModelError, RangeText(RangeOf(choice, cluster)),
+      UncertaintyOf(choice, cluster).reason, AsDeck(choice, deck));
 }
 
 nlohmann::ordered_json TuneJson(const Candidate& c, int ranks, const Cluster& cluster) {
@@ -166,6 +172,7 @@ nlohmann::ordered_json TuneJson(const Candidate& c, int ranks, const Cluster& cl
   json["mesh"] = {{"pp", p.pp}, {"dp_replicate", p.dp_replicate}, {"dp_shard", p.dp_shard}, {"cp", p.cp}, {"tp", p.tp}};
   json["ep"] = p.ep;
   json["step_ms"] = c.step_us / 1e3;
+  json["step_range_ms"] = RangeJson(RangeOf(c, cluster));
   json["formula_ms"] = c.formula_us / 1e3;
   json["tokens_per_s"] = rates.tokens_per_s;
   json["mfu"] = rates.mfu;
@@ -182,7 +189,7 @@ nlohmann::ordered_json TuneJson(const TuneResult& result, const Deck& deck, int 
   json["ranks"] = ranks;
   json["cluster"] = cluster.path;
   json["memory_bytes"] = result.memory_bytes;
-  json["reserve_bytes"] = BytesForPrograms(cluster) - result.memory_bytes;
+  json["reserve_bytes"] = cluster.BytesForPrograms() - result.memory_bytes;
   json["considered"] = result.considered;
   json["invalid"] = result.invalid;
   json["too_large"] = result.too_large;
@@ -214,7 +221,7 @@ int TuneCommand(const TuneCommandOptions& options) {
   CheckWritable("--json", options.json);
   TuneOptions tune;
   tune.fixed = options.fixed;
-  tune.memory_bytes = BytesForPrograms(costs.cluster()) - ReserveOf(options, costs.cluster());
+  tune.memory_bytes = costs.cluster().BytesForPrograms() - ReserveOf(options, costs.cluster());
   const TuneResult result = Tune(deck, ranks, costs, tune);
   const std::string text = ChosenDeck(result, deck, costs.cluster(), ranks);
   WriteOutput(options.output, text);

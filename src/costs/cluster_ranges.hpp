@@ -30,6 +30,10 @@ inline Allowed Deviation() { return {.min = 0, .max = 1}; }
 inline Allowed Depth() { return {.min = 0, .max = 1e6}; }
 /// Fixed time of a kernel or a transfer, us.
 inline Allowed Overhead() { return {.min = 0, .max = 1e9}; }
+/// Mean time between failures.
+inline Allowed HoursOrNone() { return {.min = 1e-3, .max = 1e9, .or_zero = true}; }
+/// Until a job is started again.
+inline Allowed Seconds() { return {.min = 0, .max = 1e6}; }
 /// A measured time, us.
 inline Allowed Time() { return {.min = 0, .max = 1e12}; }
 inline Allowed Samples() { return {.min = 1, .max = 1e15}; }

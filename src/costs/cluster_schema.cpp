@@ -117,6 +117,13 @@ std::vector<ClusterKey> Software() {
     {"storage", "total_bytes_per_us", FIELD(storage.total_bytes_per_us), kOptional, RateOrNone(),
      "The same of all nodes together; 0: no limit besides."},
 
+    {"failures", "node_mtbf_hours", FIELD(failures.node_mtbf_hours), kOptional, HoursOrNone(),
+     "Mean time between failures of one node, hours; 0: unknown."},
+    {"failures", "detect_s", FIELD(failures.detect_s), kOptional, Seconds(),
+     "From the failure of a node to the end of the job, s."},
+    {"failures", "launch_s", FIELD(failures.launch_s), kOptional, Seconds(),
+     "From there until all ranks are ready to load their state, s."},
+
     {"software", "stack", FIELD(stack), kOptional, Any(),
      "Whose kernels are described."},
     {"software", "efficiency", FIELD(efficiency), kOptional, Ratio(),

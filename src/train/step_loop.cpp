@@ -82,6 +82,7 @@ Outcome StepLoop::Train() {
     const StepFlags flags = AgreeOnFlags();
     save_due_ = save_due_ || run_.checkpoints.Due(step_);
     record.checkpoint_ms = std::exchange(save_wait_ms_, 0);
+    run_.checkpoints.RequireLock();
     // Before the save: a run that is killed right after the commit continues after this step.
     run_.reporter.Step(record);
     if (NoStepInFlight() && (AllStepsDone() || Stopped() || save_due_ || (flags.save && !flags.saving)) && !Save())

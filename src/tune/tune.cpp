@@ -51,6 +51,7 @@ class Search {
   TuneResult Run() {
     result_.memory_bytes = context_.memory_bytes;
     ScoreSpace();
+    if (scored_.empty()) ThrowNone();
     Refine();
     TryBest();
     Rank();
@@ -58,10 +59,15 @@ class Search {
     return std::move(result_);
   }
 
+  std::optional<double> FastestByFormula() {
+    ScoreSpace();
+    return scored_.empty() ? std::nullopt : std::optional(scored_[0].us);
+  }
+
  private:
   static int64_t MemoryOf(const Cluster& cluster, const TuneOptions& options) {
     if (options.memory_bytes > 0) return options.memory_bytes;
-    return cluster.compute.memory_bytes - cluster.compute.reserved_bytes;
+    return cluster.BytesForPrograms();
   }
 
   void ScoreSpace() {
@@ -81,7 +87,6 @@ class Search {
       for (Scored& scored : fitting[i]) scored_.push_back(std::move(scored)), scorer_of_.push_back(i);
     }
     result_.scored = std::ssize(scored_);
-    if (scored_.empty()) ThrowNone();
     Sort(&Scored::least_us);
     TimeHopeful();
     Sort(&Scored::us);
@@ -275,6 +280,12 @@ class Search {
 
 TuneResult Tune(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options) {
   return Search(deck, ranks, costs, options).Run();
+}
+
+std::string LayoutName(const Deck& deck) { return ToString(LayoutOf(deck)); }
+
+std::optional<double> FastestByFormula(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options) {
+  return Search(deck, ranks, costs, options).FastestByFormula();
 }
 
 }  // namespace espalier

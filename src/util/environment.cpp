@@ -30,6 +30,8 @@ const std::vector<EnvironmentVariable>& List() {
       {"ESPALIER_NCCL_NATIVE", "0: no message goes by a collective of NCCL, all by its sends and receives", {"0", "1"}},
       {"ESPALIER_NCCL_SELF", "1: a test in which every rank sends to itself; the numbers are wrong", {"0", "1"}},
       {"ESPALIER_ROOT", "a clone, or PREFIX/share/espalier: decks are found by name below its folder inputs"},
+      {"ESPALIER_SUPERVISED",
+       "set by espalier supervise for the processes of a run: its run.dir, by which it finds them"},
   };
   return list;
 }

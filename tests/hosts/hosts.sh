@@ -6,6 +6,7 @@
 #   hosts.sh check                      exit 77 and why, if that cannot be done here (it takes root and iproute2)
 #   hosts.sh up COUNT | down            makes host1 to hostCOUNT; removes them, and every process that still runs there
 #   hosts.sh mpirun RANKS COMMAND ...   RANKS ranks on each host, started on host1
+#   hosts.sh on HOST COMMAND ...        a command on one host, from which mpirun reaches the others
 #   hosts.sh pull HOST | plug HOST      its cable
 #   hosts.sh processes HOST             process ids of what runs there
 #
@@ -73,6 +74,15 @@ Down() {
   ip link del "$switch" 2>/dev/null || true
 }
 
+# OnWithMpirun HOST COMMAND ...: mpirun, by whomever it is called, starts its daemons by this script in place of ssh.
+OnWithMpirun() {
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  export OMPI_MCA_plm_rsh_agent="env HOSTS=$set_name $self daemon" OMPI_MCA_mpi_yield_when_idle=1
+  export OMPI_MCA_btl_vader_single_copy_mechanism=none
+  export OMPI_MCA_btl_tcp_if_include=$network.0/24 OMPI_MCA_oob_tcp_if_include=$network.0/24
+  On "$@"
+}
+
 # mpirun starts its daemons by this script in place of ssh.
 Mpirun() {
   local ranks=$1 agent hosts
@@ -91,6 +101,7 @@ case ${1:-} in
   up) Up "$2" ;;
   down) Down ;;
   mpirun) Mpirun "${@:2}" ;;
+  on) OnWithMpirun "${@:2}" ;;
   daemon) On "$2" bash -c "${*:3}" ;;
   pull) ip -n "$set_name-$2" link set eth0 down ;;
   plug) ip -n "$set_name-$2" link set eth0 up ;;

@@ -5,7 +5,7 @@ the watchdog ends the ranks, and the rest of the launcher is ended half a minute
 hosts; skipped where they cannot be made."""
 import os, subprocess, sys, tempfile
 
-from support.hosts import KEEPALIVE, TwoHosts
+from support.hosts import KEEPALIVE, Hosts
 from support.runs import Checks, DECK
 from support.waiting import wait_until
 
@@ -44,7 +44,7 @@ def h2_network_a_pulled_cable(checks, hosts, home, ranks, layout, environment, w
 
 
 def main():
-    hosts = TwoHosts("e")
+    hosts = Hosts("e")
     if why := hosts.why_not():
         print(why)
         sys.exit(77)

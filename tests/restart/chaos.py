@@ -10,7 +10,7 @@ import argparse, os, random, resource, shutil, signal, subprocess, sys, tempfile
 
 from support.campaign import State
 from support.disturbed import events, same_run, verified, visible
-from support.hosts import KEEPALIVE, TwoHosts
+from support.hosts import KEEPALIVE, Hosts
 from support.jobs import Job, kill, read
 from support.random_decks import RandomDeck
 from support.runs import Metrics, executable, launch
@@ -380,7 +380,7 @@ def bad_input(draw):
 
 def unplugged(draw):
     """the cable of one of two hosts is pulled, permanently or briefly"""
-    hosts = TwoHosts("c")
+    hosts = Hosts("c")
     while draw.deck.ranks % 2:  # as many ranks on each host
         draw.deck = draw.chaos.deck()
     if hosts.why_not():

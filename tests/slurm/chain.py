@@ -1,14 +1,11 @@
 """A chain of jobs (jobscripts/slurm.sbatch) on a real Slurm of this host: a person's requeue, a preemption and limits
 of one minute, with srun and with mpirun, and as an array without requeue. Every step is made exactly once, with the
 losses of the unbroken run, bitwise. And which GPU a rank is given. Takes some fifteen minutes."""
-import json, os, shutil, subprocess, sys, tempfile
+import json, os, sys, tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
 from support.runs import Checks, DECK, ENVIRONMENT, Metrics, layout, train
-from support.waiting import wait_until
+from support.slurm import Cluster, ask, await_that, why_not
 
-PATIENCE = 120  # seconds for anything that should take some
 LONGEST = 1500  # seconds of a chain
 MODEL = [
     *layout("121")[0], "checkpoint.restart=auto", "lr.decay_steps=50", "checkpoint.every_steps=0",
@@ -16,42 +13,9 @@ MODEL = [
 ]
 
 
-def ask(*command, environment=ENVIRONMENT):
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
-                          timeout=PATIENCE, stdin=subprocess.DEVNULL, cwd=ROOT)
-    return done.returncode, done.stdout.strip()
-
-
 def lines(home):
     path = os.path.join(home, "metrics.jsonl")
     return [json.loads(line) for line in open(path)] if os.path.exists(path) else []
-
-
-class Cluster:
-    def __enter__(self):
-        self.dir = tempfile.mkdtemp(prefix="slurm.")
-        self.environment = dict(ENVIRONMENT, SLURM_CONF=os.path.join(self.dir, "slurm.conf"))
-        # The daemons keep the pipe of what started them, so their output goes to a file.
-        with open(os.path.join(self.dir, "start.log"), "w") as log:
-            status = subprocess.run([os.path.join(HERE, "start.sh"), self.dir], stdout=log, stderr=log,
-                                    stdin=subprocess.DEVNULL).returncode
-        if status != 0:
-            print(open(os.path.join(self.dir, "start.log")).read(), "skipped: no Slurm could be started here", sep="\n")
-            self.__exit__()
-            sys.exit(77)
-        return self
-
-    def __exit__(self, *_):
-        subprocess.run([os.path.join(HERE, "stop.sh"), self.dir], stdin=subprocess.DEVNULL)
-        shutil.rmtree(self.dir, ignore_errors=True)
-
-    def ask(self, *command):
-        return ask(*command, environment=self.environment)
-
-
-def await_that(condition, what, patience=PATIENCE):
-    if not wait_until(condition, patience, tick=0.2):
-        raise TimeoutError(f"waited {patience} s in vain: {what}")
 
 
 def makes_steps(home, starts):
@@ -172,9 +136,8 @@ def check_guard(checks, cluster, home):
 
 
 def main():
-    missing = [name for name in ("slurmctld", "slurmd", "munged", "srun", "sbatch") if shutil.which(name) is None]
-    if missing or os.geteuid() != 0:
-        print(f"skipped: {', '.join(missing)} missing" if missing else "skipped: needs root")
+    if why := why_not():
+        print(why)
         sys.exit(77)
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder, Cluster() as cluster:

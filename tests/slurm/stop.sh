@@ -32,7 +32,7 @@ End() {
   done
   kill -KILL "$pid" 2>/dev/null
 }
-End "$dir/pid.slurmd" slurmd
+for file in "$dir"/pid.slurmd.*; do End "$file" slurmd; done
 End "$dir/pid.slurmctld" slurmctld
 End "$dir/munge/munged.pid" munged
 

@@ -1,5 +1,5 @@
-"""Two hosts on this machine, whose network can fail: network namespaces made by tests/hosts/hosts.sh. Standard library
-only."""
+"""Several hosts on this machine, whose network can fail: network namespaces made by tests/hosts/hosts.sh. Standard
+library only."""
 import os, subprocess
 
 from .runs import ENVIRONMENT, ROOT, executable
@@ -10,14 +10,15 @@ KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "3", "OMPI_MCA_oob_tcp_keepalive
              "OMPI_MCA_oob_tcp_keepalive_probes": "2"}
 
 
-class TwoHosts:
-    """host1 and host2, inside a `with`. `letter` distinguishes the hosts of several tests."""
+class Hosts:
+    """host1, host2, ..., inside a `with`. `letter` distinguishes the hosts of several tests."""
 
-    def __init__(self, letter):
+    def __init__(self, letter, count=2):
         self.environment = dict(ENVIRONMENT, HOSTS=f"{letter}{os.getpid() % 100000}")
+        self.names = [f"host{i}" for i in range(1, count + 1)]
 
     def __enter__(self):
-        self._hosts("up", "2")
+        self._hosts("up", str(len(self.names)))
         return self
 
     def __exit__(self, *_):
@@ -34,6 +35,16 @@ class TwoHosts:
                                 env={**self.environment, **dict(environment)}, stdout=log, stderr=subprocess.STDOUT,
                                 stdin=subprocess.DEVNULL, start_new_session=True)
 
+    def start_on(self, host, command, log, environment=()):
+        """A command on one host, in the background; a launcher that it starts reaches the other hosts."""
+        return subprocess.Popen([HOSTS, "on", host, *command], env={**self.environment, **dict(environment)},
+                                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                start_new_session=True)
+
+    def processes(self, host):
+        """Ids of the processes that run on a host."""
+        return [int(pid) for pid in self._hosts("processes", host).stdout.split()]
+
     def pull(self, host):
         """Pulls the cable of a host."""
         self._hosts("pull", host)
@@ -43,7 +54,7 @@ class TwoHosts:
 
     def left(self):
         """The processes that run on the hosts, by host."""
-        found = {host: self._hosts("processes", host).stdout.split() for host in ("host1", "host2")}
+        found = {host: self.processes(host) for host in self.names}
         return {host: processes for host, processes in found.items() if processes}
 
     def _hosts(self, *words, check=True):

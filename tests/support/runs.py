@@ -113,6 +113,7 @@ class Checks:
         print(("ok    " if holds else "FAIL  ") + what, flush=True)
         self.passed += bool(holds)
         self.failed += not holds
+        return bool(holds)
 
     def each(self, findings, *arguments):
         """Calls a function for each finding; one that ends early counts as a failure."""

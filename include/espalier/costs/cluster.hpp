@@ -96,6 +96,13 @@ struct Cluster {
     double total_bytes_per_us = 0;  ///< rate of all nodes together; 0: no other limit
   } storage;
 
+  /// Failures of nodes, and what it takes to start again. The times are assumptions where a file does not set them.
+  struct Failures {
+    double node_mtbf_hours = 0;  ///< mean time between failures of one node; 0: unknown
+    double detect_s = 5;         ///< from a failure to the end of the job (doc/reliability.md: a rank that dies)
+    double launch_s = 30;        ///< from there until all ranks are ready to load their state
+  } failures;
+
   std::string stack;      ///< the stack whose kernels are described: "espalier", "megatron-2021"
   double efficiency = 1;  ///< one scalar for a software stack: kernels take 1 / efficiency of their formula's time
   AttentionKernels attention = AttentionKernels::kFused;
@@ -125,6 +132,9 @@ struct Cluster {
   double jitter = 0;  ///< relative standard deviation of a kernel's time
 
   CostTable table;  ///< measured times
+
+  /// Memory of a device less what the file reserves.
+  int64_t BytesForPrograms() const { return compute.memory_bytes - compute.reserved_bytes; }
 };
 
 inline constexpr FileKind kClusterFile = {"cluster file", int64_t{16} << 20};

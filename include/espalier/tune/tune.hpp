@@ -3,6 +3,7 @@
 // best are compiled and simulated. Pure and deterministic.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,10 +13,10 @@
 namespace espalier {
 
 struct TuneOptions {
-  int simulated = 150;             ///< how many candidates are compiled and simulated at most
-  int64_t memory_bytes = 0;        ///< of a device; 0: the cluster's, less what it reserves
-  std::vector<std::string> fixed;  ///< keys that stay at the deck's value: "parallel.tp"
-  int threads = 2;                 ///< the result does not depend on it
+  int simulated = 150;                  ///< how many candidates are compiled and simulated at most
+  int64_t memory_bytes = 0;             ///< of a device; 0: the cluster's, less what it reserves
+  std::vector<std::string> fixed = {};  ///< keys that stay at the deck's value: "parallel.tp"
+  int threads = 2;                      ///< the result does not depend on it
   /// Instructions of all programs that are simulated: long programs leave room for fewer candidates.
   int64_t instructions = 5'000'000;
 };
@@ -62,6 +63,13 @@ inline constexpr double kModelError = 0.03;
 /// Throws UserError (kDeck) if no layout is valid or a fixed key is unknown, (kDoesNotFit) if none fits: with the
 /// smallest that was found.
 TuneResult Tune(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options = {});
+
+/// The step of the fastest layout by formula alone, in us: nothing is compiled. Nothing if no layout is valid, or none
+/// fits. Throws UserError (kDeck) if a fixed key is unknown.
+std::optional<double> FastestByFormula(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options);
+
+/// "tp 8 pp 16 dp 128 1f1b micro 1", of a deck whose dp_shard is a number.
+std::string LayoutName(const Deck& deck);
 
 /// The keys that a search sets, of one candidate, as a deck to include; those that have no effect are left out unless
 /// `deck` sets them differently.

@@ -40,7 +40,7 @@ std::string ReadHolder(int file) {
   return text;
 }
 
-std::string PathOf(const std::string& dir) { return dir + "/run.lock"; }
+std::string PathOf(const std::string& dir, LockOf of) { return dir + "/" + of.file; }
 
 /// True if `path` still names the open file, or if that cannot be determined.
 bool IsAt(const std::string& path, int file) {
@@ -59,12 +59,12 @@ void WriteHolder(int file, const std::string& text) {
 }  // namespace
 
 bool RunLock::Take() {
-  const std::string path = PathOf(dir_);
+  const std::string path = PathOf(dir_, of_);
   while (true) {
     const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (file < 0)
       throw UserError(ExitStatus::kFault,
-                      fmt::format("run.dir = {}: cannot write there: run.lock: {}", dir_, std::strerror(errno)));
+                      fmt::format("run.dir = {}: cannot write there: {}: {}", dir_, of_.file, std::strerror(errno)));
     if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
       const int cause = errno;
       if (cause == EWOULDBLOCK) {
@@ -72,8 +72,8 @@ bool RunLock::Take() {
         ::close(file);
         return false;
       }
-      spdlog::warn("{}: this file system gives no lock ({}): nothing keeps a second run out of the directory", path,
-                   std::strerror(cause));
+      spdlog::warn("{}: this file system gives no lock ({}): nothing keeps a second {} out of the directory", path,
+                   std::strerror(cause), of_.who);
     }
     if (!IsAt(path, file)) {  // it was removed in between, so this lock protects nothing
       ::close(file);
@@ -85,21 +85,21 @@ bool RunLock::Take() {
   }
 }
 
-RunLock::RunLock(const std::string& dir) : dir_(dir) {
+RunLock::RunLock(const std::string& dir, LockOf of) : dir_(dir), of_(of) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error)
     throw UserError(ExitStatus::kFault, fmt::format("run.dir = {}: cannot be created: {}", dir, error.message()));
   if (!Take())
     throw UserError(ExitStatus::kFault,
-                    fmt::format("{}: another run is in this directory ({}): end it, or give this run another run.dir",
-                                dir, left_by_.empty() ? "it is only starting" : left_by_));
+                    fmt::format("{}: another {} is in this directory ({}): end it, or give this run another run.dir",
+                                dir, of.who, left_by_.empty() ? "it is only starting" : left_by_));
   left_by_ = ReadHolder(file_);
   WriteHolder(file_, Holder() + "\n");
 }
 
 std::string RunLock::WhyLost() {
-  if (file_ < 0 || IsAt(PathOf(dir_), file_)) return "";
+  if (file_ < 0 || IsAt(PathOf(dir_, of_), file_)) return "";
   if (!Take())
     return fmt::format(
         "{}: run.lock was removed, and another run has taken the directory ({}): this one ends, and saves nothing more",
@@ -109,6 +109,18 @@ std::string RunLock::WhyLost() {
   return "";
 }
 
+std::optional<std::string> RunLock::HeldBy(const std::string& dir) {
+  const int file = ::open(PathOf(dir, kLockOfRun).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) return std::nullopt;
+  const bool held = ::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  std::optional<std::string> holder;
+  if (held) holder = ReadHolder(file);
+  ::close(file);
+  return holder;
+}
+
+void RunLock::TakeAway(const std::string& dir) { ::unlink(PathOf(dir, kLockOfRun).c_str()); }
+
 RunLock::~RunLock() {
   if (file_ < 0) return;
   WriteHolder(file_, "");
@@ -116,10 +128,14 @@ RunLock::~RunLock() {
 }
 
 RunLock::RunLock(RunLock&& other) noexcept
-    : dir_(std::move(other.dir_)), file_(std::exchange(other.file_, -1)), left_by_(std::move(other.left_by_)) {}
+    : dir_(std::move(other.dir_)),
+      of_(other.of_),
+      file_(std::exchange(other.file_, -1)),
+      left_by_(std::move(other.left_by_)) {}
 
 RunLock& RunLock::operator=(RunLock&& other) noexcept {
   std::swap(dir_, other.dir_);
+  std::swap(of_, other.of_);
   std::swap(file_, other.file_);
   std::swap(left_by_, other.left_by_);
   return *this;

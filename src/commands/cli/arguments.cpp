@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 
 #include "espalier/deck/parse.hpp"
@@ -30,6 +31,17 @@ const CLI::Option* OptionOf(const CLI::App& command, const std::string& text) {
 bool TakesNext(const CLI::Option& option, const std::string& text) {
   const bool inside = text.starts_with("--") ? text.find('=') != text.npos : text.size() > 2;
   return option.get_items_expected_max() > 0 && !inside;
+}
+
+/// An option whose value may be left out has a default for that, and then takes only a number as its value: what
+/// follows may be a deck.
+bool HasOptionalNumber(const CLI::Option& option) {
+  return option.get_items_expected_min() == 0 && option.get_items_expected_max() > 0 &&
+         !option.get_default_str().empty();
+}
+
+bool IsWholeNumber(const std::string& text) {
+  return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 bool MayBeValue(const std::string& text) {
@@ -109,6 +121,13 @@ SortedArguments SortArguments(const CLI::App& command, const std::vector<std::st
       keep();
     } else if (const CLI::Option* option = OptionOf(command, text)) {
       keep();
+      if (HasOptionalNumber(*option)) {
+        if (text.find('=') != text.npos) continue;
+        const bool given = !rest.empty() && IsWholeNumber(rest[0]);
+        sorted.known.back() += "=" + (given ? rest[0] : option->get_default_str());
+        if (given) rest.erase(rest.begin());
+        continue;
+      }
       if (TakesNext(*option, text) && !rest.empty()) keep();
     } else {
       sorted.errors.push_back(ErrorOf(command, TakeOption(rest)));

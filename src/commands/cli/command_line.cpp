@@ -16,6 +16,7 @@
 #include "commands/cli/machine_commands.hpp"
 #include "commands/cli/manual_page.hpp"
 #include "commands/cli/options.hpp"
+#include "commands/cli/supervise_commands.hpp"
 #include "commands/cli/trained_models.hpp"
 #include "commands/cli/usage.hpp"
 #include "commands/commands.hpp"
@@ -27,9 +28,6 @@
 #include "espalier/util/spelling.hpp"
 
 namespace espalier {
-namespace {
-
-constexpr double kMaxGigabytes = 1e9;
 
 void AddDeck(CLI::App* command, DeckArguments& arguments) {
   command->add_option("DECK", arguments.deck, "deck (TOML)")->required();
@@ -37,8 +35,6 @@ void AddDeck(CLI::App* command, DeckArguments& arguments) {
                       "keys of the deck, such as run.steps=20; further decks, which override it");
 }
 
-/// Turns an option into its key of the deck. The order of options and key=value arguments is not known, so giving both
-/// is an error.
 void AddFlag(const char* flag, const std::string& key, const std::string& value, std::vector<std::string>& overrides) {
   for (const std::string& text : overrides)
     if (text.starts_with(key + "="))
@@ -47,6 +43,11 @@ void AddFlag(const char* flag, const std::string& key, const std::string& value,
           fmt::format("command line: {} is given twice, as {} and as {} {} (leave one out)", key, text, flag, value));
   overrides.push_back(key + "=" + value);
 }
+
+namespace {
+
+constexpr double kMaxGigabytes = 1e9;
+constexpr double kLeastHours = 1e-3, kMostHours = 1e9;
 
 void AddRun(CLI::App& app, CommandJob& job) {
   struct Flags {
@@ -131,11 +132,22 @@ void AddPlan(CLI::App& app, CommandJob& job) {
   CLI::Option* cluster = command->add_option("--cluster", options->cluster, "cluster file (TOML): time the step on it");
   cluster->type_name("FILE");
   for (const char* name : {"--json", "--program", "--cluster"}) passes->excludes(command->get_option(name));
+  CLI::Option* failures = command->add_option(
+      "--failures", options->failures,
+      "print what follows the loss of 1 to K nodes instead: layouts, time to recover, best intervals of saves");
+  failures->type_name("K")->expected(0, 1)->default_str("2")->check(Within(1, kMaxRanks))->needs(cluster);
+  failures->excludes(command->get_option("--program"));
+  command
+      ->add_option("--node-mtbf", options->node_mtbf_hours,
+                   "mean time between failures of a node (failures.node_mtbf_hours of the cluster file)")
+      ->type_name("HOURS")
+      ->check(Within(kLeastHours, kMostHours))
+      ->needs(failures);
   auto search = std::make_shared<TuneCommandOptions>();
   auto searches = std::make_shared<bool>(false);
   CLI::Option* flag = command->add_flag("--search", *searches, "same as espalier tune, on that cluster");
   AddSearch(command, *search);
-  flag->needs(cluster);
+  flag->needs(cluster)->excludes(failures);
   for (const char* name : {"--fix", "--top", "--reserve", "--routing", "--output"})
     command->get_option(name)->needs(flag);
   command->callback([options, search, searches, &job] {
@@ -375,6 +387,7 @@ CommandLine::CommandLine()
   app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
   AddRun(app, job_);
+  AddSupervise(app, job_);
   AddCheck(app, job_);
   AddPlan(app, job_);
   AddSimulate(app, job_);
@@ -388,6 +401,7 @@ CommandLine::CommandLine()
   AddReport(app, job_);
   AddCalibrate(app, job_);
   AddSelfTest(app, job_);
+  AddOnHost(app, job_);
   AddOthers(app, job_);
 }
 

@@ -2,6 +2,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "espalier/deck/parse.hpp"
 
 namespace espalier {
 
@@ -14,6 +18,13 @@ CLI::Validator Within(T min, T max) {
   range.description("");
   return range;
 }
+
+/// DECK and key=value.
+void AddDeck(CLI::App* command, DeckArguments& arguments);
+
+/// Turns an option into its key of the deck. The order of options and key=value arguments is not known, so giving both
+/// is an error.
+void AddFlag(const char* flag, const std::string& key, const std::string& value, std::vector<std::string>& overrides);
 
 inline void AddRanks(CLI::App* command, int& ranks, const char* meaning) {
   command->add_option("--ranks", ranks, meaning)->type_name("N")->check(Within(1, kMaxRanks));

@@ -92,6 +92,11 @@ Figures FiguresOf(const Prediction& prediction) {
   f.node_hours = f.run_s / kHour * prediction.nodes();
   for (const double us : simulation.Slowest().breakdown.exposed_us) f.exposed_us += us;
   f.source_share = SourceShares(simulation);
+  const Uncertainty uncertainty = prediction.target.interference
+                                      ? UncertaintyOf(prediction.target.cluster, f.source_share[CostSource::kFormula])
+                                      : UncertaintyOfWaiting();
+  f.step_range_s = RangeOf(f.step_s, uncertainty);
+  f.range_reason = uncertainty.reason;
   AddMemory(prediction, f);
   return f;
 }

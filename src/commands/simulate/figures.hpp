@@ -2,17 +2,20 @@
 #pragma once
 
 #include "commands/simulate/saves.hpp"
+#include "espalier/costs/uncertainty.hpp"
 
 namespace espalier {
 
 struct Figures {
   double step_s = 0;
-  double tokens_per_s = 0;       ///< all ranks
-  double peak_tflops = 0;        ///< peak of one device, in the precision of the deck
-  double mfu = 0, mfu_full = 0;  ///< model flops, with causal and with full attention, over the peak
-  double run_s = 0;              ///< time of run.steps steps, and the known part of the time that saves block them
-  double node_hours = 0;         ///< node hours of the run
-  double exposed_us = 0;         ///< exposed time of the slowest rank, all axes
+  TimeRange step_range_s = {};    ///< what a step usually takes
+  std::string range_reason = {};  ///< why
+  double tokens_per_s = 0;        ///< all ranks
+  double peak_tflops = 0;         ///< peak of one device, in the precision of the deck
+  double mfu = 0, mfu_full = 0;   ///< model flops, with causal and with full attention, over the peak
+  double run_s = 0;               ///< time of run.steps steps, and the known part of the time that saves block them
+  double node_hours = 0;          ///< node hours of the run
+  double exposed_us = 0;          ///< exposed time of the slowest rank, all axes
   ByCostSource<double> source_share{};  ///< share of the time of all instructions of all ranks; the sum is 1
 
   int64_t peak_bytes = 0;     ///< peak of the rank that needs most

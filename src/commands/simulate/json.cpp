@@ -123,10 +123,13 @@ void AddParts(Json& json, const Breakdown& b) {
   json["hidden_ms"] = Milliseconds(b.hidden_us);
 }
 
+Json RangeJson(const TimeRange& s) { return {s.least * 1e3, s.most * 1e3}; }
+
 Json StepJson(const Prediction& prediction, const Figures& figures) {
   const Breakdown& slowest = prediction.simulation.Slowest().breakdown;
   return {{"cluster", prediction.target.cluster.name},
           {"step_ms", prediction.simulation.step_us * kMilli},
+          {"step_range_ms", RangeJson(figures.step_range_s)},
           {"idle_ms", slowest.idle_us * kMilli},
           {"exposed_comm_ms", figures.exposed_us * kMilli}};
 }
@@ -142,6 +145,7 @@ Json ToJson(const Prediction& prediction, const Figures& f) {
   json["cluster"] = {{"name", cluster.name}, {"path", cluster.path}, {"device", cluster.compute.name}};
   json["parameters"] = prediction.plan.training.parameter_count;
   json["step_ms"] = simulation.step_us * kMilli;
+  json["step_range_ms"] = RangeJson(f.step_range_s);
   AddRates(json, prediction, f);
   json["slowest_rank"] = simulation.Slowest().rank;
   AddParts(json, simulation.Slowest().breakdown);

@@ -21,4 +21,10 @@ void AddParts(nlohmann::ordered_json& json, const Breakdown& breakdown);
 /// "12.3 us", "4.56 ms", "7.89 s": three significant digits, from a minute on as "27m04s".
 std::string DurationText(double us);
 
+/// "18.7 s to 20.4 s", of seconds.
+std::string RangeText(const TimeRange& s);
+
+/// The two ends of a range in milliseconds.
+nlohmann::ordered_json RangeJson(const TimeRange& s);
+
 }  // namespace espalier

@@ -10,6 +10,7 @@
 #include "commands/simulate/routing.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/util/units.hpp"
 
 namespace espalier {
 namespace {
@@ -46,6 +47,7 @@ void PrintRates(const Prediction& prediction, const Figures& f) {
   fmt::print("\nstep        {}: {} tokens, {} tokens/s, {} tokens/s per {}\n",
              DurationText(prediction.simulation.step_us), c.batch.tokens, HumanCount(f.tokens_per_s),
              HumanCount(f.tokens_per_s / prediction.ranks()), device);
+  fmt::print("range       {} ({})\n", RangeText(f.step_range_s), f.range_reason);
   fmt::print("mfu         {:.1f} % causal, {:.1f} % with full attention; peak {:.4g} TFLOP/s per {}\n", 100 * f.mfu,
              100 * f.mfu_full, f.peak_tflops, device);
   if (prediction.target.cluster.attention != AttentionKernels::kPlain)
@@ -167,6 +169,10 @@ std::string DurationText(double us) {
   if (us < 999.5e3) return fmt::format("{:.{}f} ms", us / 1e3, digits(us / 1e3));
   if (us < 60e6) return fmt::format("{:.{}f} s", us / 1e6, digits(us / 1e6));
   return HumanDuration(us / 1e6);
+}
+
+std::string RangeText(const TimeRange& s) {
+  return fmt::format("{} to {}", DurationText(s.least / kMicro), DurationText(s.most / kMicro));
 }
 
 void PrintPrediction(const Prediction& prediction, const Figures& figures, const SimulateOptions& options) {

@@ -184,6 +184,11 @@ bool Checkpointing::ClockWants() const {
 
 bool Checkpointing::Wanted() const { return saver_ && world_.Rank() == 0 && (ClockWants() || now_.Wanted()); }
 
+void Checkpointing::RequireLock() {
+  if (world_.Rank() != 0 || lock_ == nullptr) return;
+  if (const std::string lost = lock_->WhyLost(); !lost.empty()) throw UserError(ExitStatus::kFault, lost);
+}
+
 /// A save writes exactly the bytes that were proved: the copies that the proof reads are made anew from the masters;
 /// the data to be written are summed before the proof and again while they are written; all other copies of them are
 /// summed after it.

@@ -77,6 +77,9 @@ class Checkpointing {
   /// agree on it.
   bool Wanted() const;
   bool Busy() const { return saver_ && saver_->Busy(); }
+  /// Rank 0, before it writes of a step: throws UserError (kFault) if another run has taken the directory while this
+  /// one was stopped or cut off.
+  void RequireLock();
 
   /// Saves the state after `step`, if all copies of it are equal. Throws AgreedError (kFault) if another run has taken
   /// the directory. Collective.

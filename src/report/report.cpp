@@ -279,6 +279,31 @@ void Reporter::CheckpointFailed(int64_t step, const std::vector<std::string>& re
     Print(fmt::format("{:>{}}  checkpoint failed: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
 }
 
+void Reporter::MemoryCopy(const CheckpointRecord& record) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine()
+            .Text("event", "memory_copy")
+            .Integer("step", record.step)
+            .Text("dir", record.dir)
+            .Integer("bytes", record.bytes)
+            .Number("blocked_ms", record.blocked_ms, kMilliseconds)
+            .Number("committed_ms", record.committed_ms, kMilliseconds)
+            .Number("proof_ms", record.proof_ms, kMilliseconds));
+}
+
+void Reporter::MemoryCopyFailed(int64_t step, const std::vector<std::string>& reasons, bool said) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine()
+            .Text("event", "memory_copy_failed")
+            .Integer("step", step)
+            .Text("reason", fmt::format("{}", fmt::join(reasons, "\n"))));
+  if (said) return;
+  for (const std::string& reason : reasons)
+    Print(fmt::format("{:>{}}  copy in memory failed: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
+}
+
 void Reporter::Stop(int64_t step, std::string_view reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
@@ -310,7 +335,7 @@ void Reporter::Grows(int64_t step, int64_t sequences) {
                     sequences == 1 ? "" : "s"));
 }
 
-void Reporter::Corrupt(int64_t step, const std::vector<int>& ranks, const std::string& reason) {
+void Reporter::Corrupt(int64_t step, const std::vector<int>& ranks, std::string_view what, const std::string& reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   Write(JsonLine()
@@ -318,7 +343,7 @@ void Reporter::Corrupt(int64_t step, const std::vector<int>& ranks, const std::s
             .Integer("step", step)
             .Raw("ranks", fmt::format("[{}]", fmt::join(ranks, ",")))
             .Text("reason", reason));
-  Print(fmt::format("{:>{}}  not saved: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
+  Print(fmt::format("{:>{}}  {}: {}\n", step, StepWidth(options_.steps), what, reason), Worth::kResult);
 }
 
 void Reporter::RolledBack(int64_t step, int64_t to, const std::string& reason) {

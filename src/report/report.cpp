@@ -233,18 +233,22 @@ void Reporter::Validation(int64_t step, double loss) {
   Print(fmt::format("{:>{}}  {:>9.5f}  validation\n", step, StepWidth(options_.steps), loss));
 }
 
+static JsonLine LineOf(std::string_view event, const CheckpointRecord& record) {
+  return std::move(JsonLine()
+                       .Text("event", event)
+                       .Integer("step", record.step)
+                       .Text("dir", record.dir)
+                       .Integer("bytes", record.bytes)
+                       .Number("blocked_ms", record.blocked_ms, kMilliseconds)
+                       .Number("committed_ms", record.committed_ms, kMilliseconds)
+                       .Number("proof_ms", record.proof_ms, kMilliseconds));
+}
+
 void Reporter::Checkpoint(const CheckpointRecord& record) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   summary_->Add(record);
-  Write(JsonLine()
-            .Text("event", "checkpoint")
-            .Integer("step", record.step)
-            .Text("dir", record.dir)
-            .Integer("bytes", record.bytes)
-            .Number("blocked_ms", record.blocked_ms, kMilliseconds)
-            .Number("committed_ms", record.committed_ms, kMilliseconds)
-            .Number("proof_ms", record.proof_ms, kMilliseconds));
+  Write(LineOf("checkpoint", record));
   Print(fmt::format("{:>{}}  checkpoint {} ({}, {:.0f} ms)\n", record.step, StepWidth(options_.steps), record.dir,
                     HumanBytes(record.bytes), record.committed_ms));
 }
@@ -282,14 +286,7 @@ void Reporter::CheckpointFailed(int64_t step, const std::vector<std::string>& re
 void Reporter::MemoryCopy(const CheckpointRecord& record) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Write(JsonLine()
-            .Text("event", "memory_copy")
-            .Integer("step", record.step)
-            .Text("dir", record.dir)
-            .Integer("bytes", record.bytes)
-            .Number("blocked_ms", record.blocked_ms, kMilliseconds)
-            .Number("committed_ms", record.committed_ms, kMilliseconds)
-            .Number("proof_ms", record.proof_ms, kMilliseconds));
+  Write(LineOf("memory_copy", record));
 }
 
 void Reporter::MemoryCopyFailed(int64_t step, const std::vector<std::string>& reasons, bool said) {
@@ -333,6 +330,22 @@ void Reporter::Grows(int64_t step, int64_t sequences) {
   Write(JsonLine().Text("event", "batch").Integer("step", step).Integer("sequences", sequences));
   Print(fmt::format("{:>{}}  from here on {} sequence{} a step\n", step, StepWidth(options_.steps), sequences,
                     sequences == 1 ? "" : "s"));
+}
+
+void Reporter::Straggler(int64_t step, int rank, const std::string& host, double compute_ms, double peers_ms) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine()
+            .Text("event", "straggler")
+            .Integer("step", step)
+            .Integer("rank", rank)
+            .Text("host", host)
+            .Number("compute_ms", compute_ms, kMilliseconds)
+            .Number("peers_ms", peers_ms, kMilliseconds));
+  Print(
+      fmt::format("{:>{}}  rank {} ({}) computes {:.1f} ms a step, its peers {:.1f}: each step waits up to {:.1f} ms\n",
+                  step, StepWidth(options_.steps), rank, host, compute_ms, peers_ms, compute_ms - peers_ms),
+      Worth::kResult);
 }
 
 void Reporter::Corrupt(int64_t step, const std::vector<int>& ranks, std::string_view what, const std::string& reason) {

@@ -61,7 +61,8 @@ StepLoop::StepLoop(const Run& run, int64_t first_step)
       first_step_(first_step),
       step_(first_step),
       loader_(NewLoader()),
-      guard_(run.deck(), run.checkpoints.window()) {
+      guard_(run.deck(), run.checkpoints.window()),
+      stragglers_(run.programs.compilation().mesh, run.world) {
   run.measured_costs.BeginWith(first_step + 1);
   run.tracer.BeginWith(first_step + 1);
 }
@@ -160,6 +161,8 @@ StepRecord StepLoop::AwaitStep() {
   stepped_ms_ += last_step_ms_;
   late_ms_ += times.late_ms * run_.Dilation();
   last_end_ = Clock::now();
+  for (const Straggler& slow : run_.device.Computes() ? stragglers_.After(times.compute_ms) : std::vector<Straggler>{})
+    run_.reporter.Straggler(step_, slow.rank, slow.host, slow.ms, slow.peers_ms);
   StepRecord record = RecordOf(oldest, times);
   if (traced && !times.comm) TakeParts(record, *traced);
   return record;

@@ -36,6 +36,7 @@
 #include "train/guard.hpp"
 #include "train/run.hpp"
 #include "train/stopping/step_flags.hpp"
+#include "train/stragglers.hpp"
 
 namespace espalier {
 
@@ -145,6 +146,7 @@ class StepLoop {
   double save_wait_ms_ = 0;  ///< time that training waited for saves and comparisons since the last step was reported
 
   // Times.
+  Stragglers stragglers_;
   Clock::time_point last_end_;  ///< end of the previous step
   double last_step_ms_ = 0;
   double stepped_ms_ = 0, late_ms_ = 0;  ///< sums over all steps of this start

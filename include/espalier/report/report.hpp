@@ -161,6 +161,8 @@ class Reporter {
   void Spike(int64_t step, const std::string& reason);
   /// The update of `step` was skipped, and the run continues.
   void Skipped(int64_t step, const std::string& reason);
+  /// `rank` on `host` has computed longer than its peers for many steps.
+  void Straggler(int64_t step, int rank, const std::string& host, double compute_ms, double peers_ms);
   /// The batch size changes from `step` on, which is about to begin.
   void Grows(int64_t step, int64_t sequences);
   /// The copies of the state after `step` on `ranks` differ from the others. `what` it means: "not

@@ -51,6 +51,7 @@ Checkpointing::Checkpointing(const Deck& deck, LoadedDeck requested_deck, const 
       world_(world),
       reporter_(reporter),
       conditions_(ConditionsOf(deck, programs, world)),
+      nodes_(memory),
       memory_(memory),
       now_(fs::path(deck.run.dir) / "checkpoint_now") {
   if (!programs.device().Computes()) return;
@@ -96,14 +97,14 @@ int64_t Checkpointing::Restore(Start& start) {
     newest_step_ = newest.step;
     branch_ = start.branch.empty() ? start.generation->branch : start.branch;
     saver_->Follow({base_id_, branch_});
-    step = RestoreFromMemory(*start.generation, start.memory.get());
+    step = RestoreFromMemory(*start.generation);
     if (!step && start.checkpoints.empty())
       throw AgreedError(
           ExitStatus::kData,
           {fmt::format("{}: the copy in memory cannot be loaded, and there is no checkpoint", CheckpointFolder(deck_)),
            Hint("the copy is removed: the same command begins anew")});
-  } else if (start.memory) {
-    start.memory->RemoveAllBut(-1, world_);
+  } else {
+    DropMemory();
   }
   if (!step) step = Restore(start.checkpoints, start.refused, start.branch);
   candidates_.assign(std::ranges::find(start.checkpoints, base_), start.checkpoints.end());
@@ -111,19 +112,19 @@ int64_t Checkpointing::Restore(Start& start) {
   return *step;
 }
 
-std::optional<int64_t> Checkpointing::RestoreFromMemory(const MemoryGeneration& generation, const MemoryNodes* nodes) {
+std::optional<int64_t> Checkpointing::RestoreFromMemory(const MemoryGeneration& generation) {
   try {
     const std::string dir =
-        BringGeneration(*nodes, generation, programs_.local(), programs_.compilation().mesh, world_);
+        BringGeneration(*nodes_, generation, programs_.local(), programs_.compilation().mesh, world_);
     const Metadata saved = LoadAndProve(dir);
-    SettleGeneration(*nodes, generation, world_);
+    SettleGeneration(*nodes_, generation, world_);
     loaded_ = dir;
     return saved.step;
   } catch (const RefusedForGood&) {
     throw;
   } catch (const AgreedError& error) {
     if (world_.Rank() == 0) spdlog::warn("not continued from memory: {}", error.what());
-    nodes->RemoveAllBut(-1, world_);
+    nodes_->RemoveAllBut(-1, world_);
     return std::nullopt;
   }
 }
@@ -166,10 +167,10 @@ std::vector<std::string> Checkpointing::Line() const {
 
 int64_t Checkpointing::RollBack(bool steps_are_sound) {
   Finish();
-  if (memory_ != nullptr && steps_are_sound) {
-    const FoundInMemory found = FindInMemory(*memory_, world_);
+  if (nodes_ != nullptr && steps_are_sound) {
+    const FoundInMemory found = FindInMemory(*nodes_, world_);
     if (found.newest && found.newest->step > newest_step_)
-      if (const auto step = RestoreFromMemory(*found.newest, memory_)) return *step;
+      if (const auto step = RestoreFromMemory(*found.newest)) return *step;
   }
   DropMemory();
   std::istringstream found(OnRankZero(
@@ -256,12 +257,12 @@ bool Checkpointing::MemoryDue(int64_t step) const {
 }
 
 void Checkpointing::DropMemory() {
-  if (memory_ != nullptr) memory_->RemoveAllBut(-1, world_);
+  if (nodes_ != nullptr) nodes_->RemoveAllBut(-1, world_);
 }
 
 void Checkpointing::EndMemory() {
-  if (memory_ == nullptr) return;
-  memory_->RemoveAll(world_);
+  if (nodes_ == nullptr) return;
+  nodes_->RemoveAll(world_);
   if (world_.Rank() == 0) RemoveMemoryRunId(deck_);
 }
 

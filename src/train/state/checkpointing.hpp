@@ -106,7 +106,7 @@ class Checkpointing {
  private:
   int64_t Restore(const std::vector<std::string>& checkpoints, int64_t refused, const std::string& branch);
   /// Nothing if it cannot be loaded.
-  std::optional<int64_t> RestoreFromMemory(const MemoryGeneration& generation, const MemoryNodes* nodes);
+  std::optional<int64_t> RestoreFromMemory(const MemoryGeneration& generation);
   /// The state of a checkpoint or of a copy in memory, with all checks of a load.
   Metadata LoadAndProve(const std::string& dir);
   void RequireMemory();
@@ -128,7 +128,8 @@ class Checkpointing {
   World& world_;
   Reporter& reporter_;
   const uint32_t conditions_;        ///< for the proofs of this run
-  const MemoryNodes* memory_;        ///< null: no copies in memory, or no room for them
+  const MemoryNodes* const nodes_;   ///< where copies in memory are; null: checkpoint.memory_steps is 0
+  const MemoryNodes* memory_;        ///< where they are made: as nodes_, or null if there is no room
   std::optional<AsyncSaver> saver_;  ///< empty: there is no state
   std::optional<Copies> copies_;     ///< as saver_
   std::vector<DeckDifference> differences_;

@@ -50,6 +50,7 @@ std::string NothingReducedOverData(const Deck& d) {
   return When(p.dp_replicate == 1 && p.dp_shard == 1 && p.cp == 1, "no gradient is reduced over dp or cp");
 }
 
+std::string NothingOffloaded(const Deck& d) { return When(d.offload.optimizer == 0, "offload.optimizer is 0"); }
 std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
 std::string NoContextParallelism(const Deck& d) { return When(d.parallel.cp == 1, "parallel.cp is 1"); }
 std::string NoSharedExperts(const Deck& d) { return When(d.parallel.ep == 1, "parallel.ep is 1"); }
@@ -262,6 +263,7 @@ const std::vector<Effect>& Effects() {
       {"parallel.regather_group", NoGroups},
       {"parallel.context", NoContextParallelism},
       {"recompute.regather", NoShardedParameters},
+      {"offload.chunk_bytes", NothingOffloaded},
       {"overlap.tensor", NoTensorParallelism},
       {"overlap.gradients", NothingReduced},
       {"overlap.tensor_strips", NoTensorParallelism},

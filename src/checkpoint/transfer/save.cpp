@@ -103,12 +103,12 @@ class CollectiveSave {
   /// Every rank: writes its shard file. A rank without shards writes none, and its report is empty.
   ShardReport WriteOwn() const {
     std::vector<ShardPiece> own;
-    for (const Piece& piece : pieces_)
+    for (const StatePiece& piece : pieces_)
       if (piece.writer == world_.Rank()) own.push_back(Fill(piece));
     return own.empty() ? ShardReport{} : WriteShard(Directory(TemporaryPath()), ShardName(world_.Rank()), own);
   }
 
-  ShardPiece Fill(const Piece& piece) const {
+  ShardPiece Fill(const StatePiece& piece) const {
     const StateTensor& tensor = tensors_[static_cast<size_t>(piece.tensor)];
     const auto data = local_.find(tensor.name);
     CHECK(data != local_.end() && (data->second->data != nullptr || data->second->read),
@@ -198,7 +198,7 @@ class CollectiveSave {
       file_of_rank[rank] = static_cast<int>(manifest.files.size());
       manifest.files.push_back({ShardName(static_cast<int>(rank)), report.bytes, report.crc});
     }
-    for (const Piece& piece : pieces_) {
+    for (const StatePiece& piece : pieces_) {
       const auto writer = static_cast<size_t>(piece.writer);
       CHECK(next[writer] < reports[writer].pieces.size(), "rank {} did not report {}", writer,
             tensors_[static_cast<size_t>(piece.tensor)].name);
@@ -213,7 +213,7 @@ class CollectiveSave {
   const std::vector<StateTensor>& tensors_;
   const Mesh& mesh_;
   World& world_;
-  std::vector<Piece> pieces_;
+  std::vector<StatePiece> pieces_;
   std::map<std::string, const LocalTensor*> local_;
   std::string id_;
   std::vector<std::string> settled_;  ///< rank 0: the warnings of Settle

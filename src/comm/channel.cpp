@@ -34,7 +34,7 @@ Channel ChannelOf(const Program& program, const Instruction& instruction) {
 std::vector<Channel> ChannelsOf(const Program& program) {
   std::vector<Channel> channels;
   for (const Instruction& instruction : program.instructions) {
-    if (instruction.lane == Lane::kCompute) continue;
+    if (!IsMessageLane(instruction.lane)) continue;
     const Channel channel = ChannelOf(program, instruction);
     if (!channel.axes.Empty()) channels.push_back(channel);
   }

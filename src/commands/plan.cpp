@@ -55,7 +55,16 @@ void PrintFitOfGpus(int64_t arena_bytes, int64_t outside_bytes) {
       *enough, left(*enough), lacks.empty() ? "" : ", ", lacks, Gigabytes(outside_bytes));
 }
 
+/// With offload.device_bytes: whether the arena of the device has no more.
+void PrintFitOfArena(int64_t peak_bytes, int64_t device_bytes) {
+  if (device_bytes > 0)
+    fmt::print("fits        offload.device_bytes = {}: {}, {} {}\n", device_bytes,
+               peak_bytes <= device_bytes ? "yes" : "no", HumanBytes(std::abs(device_bytes - peak_bytes)),
+               peak_bytes <= device_bytes ? "free" : "short");
+}
+
 void PrintFit(const Compilation& c, int64_t peak_bytes, int64_t staging_bytes) {
+  PrintFitOfArena(peak_bytes, c.deck.offload.device_bytes);
   if (c.deck.run.device == RunDevice::kCuda) return PrintFitOfGpus(peak_bytes, c.deck.run.outside_bytes);
   const int64_t available = AvailableMemory();
   if (available == std::numeric_limits<int64_t>::max()) return;  // the system does not say
@@ -109,19 +118,49 @@ void PrintSchedule(const Schedule& schedule) {
              Name(schedule.kind), Draw(schedule));
 }
 
+/// A unit in which the largest of some figures has digits before the point.
+struct Unit {
+  explicit Unit(int64_t largest) : large(static_cast<double>(largest) >= kGiB) {}
+  bool large;
+  double bytes() const { return large ? kGiB : kMiB; }
+  const char* name() const { return large ? "GiB" : "MiB"; }
+};
+
+void PrintClassNames() {
+  for (int k = 0; k < kMemoryClassCount; ++k) fmt::print(" {:>13}", Name(static_cast<MemoryClass>(k)));
+}
+
 /// In GiB if the largest rank has at least one, otherwise in MiB.
 void PrintMemory(const WorldPlan& plan) {
-  const bool large = static_cast<double>(plan.peak_bytes) >= kGiB;
-  const double unit = large ? kGiB : kMiB;
-  fmt::print("\nmemory of the largest rank of each stage, {} at its peak\n{:>5} {:<9} {:>10}", large ? "GiB" : "MiB",
-             "stage", "layers", "peak");
-  for (int k = 0; k < kMemoryClassCount; ++k) fmt::print(" {:>13}", Name(static_cast<MemoryClass>(k)));
+  const Unit unit(plan.peak_bytes);
+  fmt::print("\nmemory of the largest rank of each stage, {} at its peak\n{:>5} {:<9} {:>10}", unit.name(), "stage",
+             "layers", "peak");
+  PrintClassNames();
   fmt::print("\n");
   for (const StagePlan& stage : plan.stages) {
-    fmt::print("{:>5} {:<9} {:>10.2f}", stage.stage, RangesText(stage.layers), double(stage.peak_bytes) / unit);
-    for (int64_t bytes : stage.bytes) fmt::print(" {:>13.2f}", double(bytes) / unit);
+    fmt::print("{:>5} {:<9} {:>10.2f}", stage.stage, RangesText(stage.layers), double(stage.peak_bytes) / unit.bytes());
+    for (int64_t bytes : stage.bytes) fmt::print(" {:>13.2f}", double(bytes) / unit.bytes());
     fmt::print("\n");
   }
+}
+
+/// What is kept on the host, if anything, and what a step copies.
+void PrintHostMemory(const WorldPlan& plan) {
+  if (plan.host_bytes == 0) return;
+  const Unit unit(plan.host_bytes);
+  fmt::print("\nmemory of the host, of the rank of each stage that has most there, {}\n{:>5} {:<9} {:>10}", unit.name(),
+             "stage", "layers", "peak");
+  PrintClassNames();
+  fmt::print(" {:>13} {:>13}\n", "copied out", "copied in");
+  for (const StagePlan& stage : plan.stages) {
+    fmt::print("{:>5} {:<9} {:>10.2f}", stage.stage, RangesText(stage.layers), double(stage.host_bytes) / unit.bytes());
+    for (int64_t bytes : stage.host_bytes_by_class) fmt::print(" {:>13.2f}", double(bytes) / unit.bytes());
+    for (const Space to : {Space::kHost, Space::kDevice})
+      fmt::print(" {:>13.2f}", double(stage.copied_bytes[to]) / unit.bytes());
+    fmt::print("\n");
+  }
+  fmt::print("host        {} ({}, {} bytes) of the largest rank\n", HumanBytes(plan.host_bytes),
+             DecimalBytes(plan.host_bytes), plan.host_bytes);
 }
 
 void PrintPlainAttention(const WorldPlan& plan) {
@@ -157,6 +196,7 @@ void PrintPlan(const WorldPlan& plan, const std::optional<RecomputeChoice>& reco
   PrintSchedule(c.schedule);
   PrintMemory(plan);
   if (recompute) PrintRecompute(*recompute);
+  PrintHostMemory(plan);
   fmt::print("largest     {} ({}, {} bytes)\n", HumanBytes(plan.peak_bytes), DecimalBytes(plan.peak_bytes),
              plan.peak_bytes);
   fmt::print("staging     {} ({} bytes) of the host's memory besides, for checkpoints written while training goes on\n",
@@ -165,7 +205,7 @@ void PrintPlan(const WorldPlan& plan, const std::optional<RecomputeChoice>& reco
   if (copies_bytes > 0)
     fmt::print("copies      {} ({} bytes) of the host's memory besides, for two generations of copies every {}\n",
                HumanBytes(copies_bytes), copies_bytes, Counted(c.deck.checkpoint.memory_steps, "step"));
-  PrintFit(c, plan.peak_bytes, staging_bytes + copies_bytes);
+  PrintFit(c, plan.peak_bytes, staging_bytes + copies_bytes + plan.host_bytes);
   PrintPlainAttention(plan);
   fmt::print("\nmessages of a step, largest rank\n");
   for (const auto& [lane, count] : plan.messages)
@@ -201,6 +241,8 @@ nlohmann::ordered_json PlanJson(const WorldPlan& plan, int64_t staging_bytes) {
   if (BatchRamp(c.deck.batch).Grows()) json["batch_sizes"] = RampJson(c);
   json["peak_bytes"] = plan.peak_bytes;
   if (c.mesh.Ranks() <= kMaxRanksListed) json["rank_peak_bytes"] = plan.rank_peak_bytes;
+  if (plan.host_bytes > 0) json["host_bytes"] = plan.host_bytes;
+  if (plan.host_bytes > 0 && c.mesh.Ranks() <= kMaxRanksListed) json["rank_host_bytes"] = plan.rank_host_bytes;
   json["staging_bytes"] = staging_bytes;
   if (const int64_t copies = LargestMemoryCopies(c); copies > 0) json["memory_copies_bytes"] = copies;
   if (const std::set<std::string> reasons = ReasonsForPlainAttention(plan); !reasons.empty())

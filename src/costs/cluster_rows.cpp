@@ -22,7 +22,8 @@ std::vector<std::string_view> TransferNames() {
 std::vector<std::string_view> KernelNames() {
   std::vector<std::string_view> names;
   for (const OpDefinition& op : AllOps())
-    if (!IsCommunication(op.kind) && op.kind != OpKind::kReshard) names.push_back(Name(op.kind));
+    if (!IsCommunication(op.kind) && !IsHostCopy(op.kind) && op.kind != OpKind::kReshard)
+      names.push_back(Name(op.kind));
   return names;
 }
 

@@ -112,6 +112,17 @@ std::vector<ClusterKey> Links(std::string_view section) {
 std::vector<ClusterKey> Software() {
   // clang-format off
   return {
+    {"host", "out_bytes_per_us", FIELD(host.out_bytes_per_us), kOptional, RateOrNone(),
+     "Copies from a device to the host over one link, bytes per us (= MB/s); 0: device.host_bytes_per_us."},
+    {"host", "in_bytes_per_us", FIELD(host.in_bytes_per_us), kOptional, RateOrNone(),
+     "Copies from the host to a device; 0: host.out_bytes_per_us."},
+    {"host", "ranks_per_link", FIELD(host.ranks_per_link), kOptional, Count(),
+     "Ranks behind one switch, which share the rate of its link to the host."},
+    {"host", "dram_bytes_per_us", FIELD(host.dram_bytes_per_us), kOptional, RateOrNone(),
+     "Memory of the host, which the copies of all ranks of a node share, both ways, bytes per us; 0: no limit."},
+    {"host", "copy_us", FIELD(host.copy_us), kOptional, Overhead(),
+     "Start of a copy to or from the host, us."},
+
     {"storage", "node_bytes_per_us", FIELD(storage.node_bytes_per_us), kOptional, RateOrNone(),
      "Writes of one node to the storage of checkpoints, bytes per us (= MB/s); 0: unknown."},
     {"storage", "total_bytes_per_us", FIELD(storage.total_bytes_per_us), kOptional, RateOrNone(),

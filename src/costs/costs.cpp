@@ -1,7 +1,11 @@
 #include "espalier/costs/costs.hpp"
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <utility>
 
+#include "espalier/util/error.hpp"
 #include "formulas/formulas.hpp"
 #include "instruction_costs.hpp"
 #include "interpolate.hpp"
@@ -27,6 +31,23 @@ Cost Costs::Message(int64_t bytes, bool same_node) const {
   if (const std::optional<Cost> measured = MeasuredTransfer(cluster_.table, OpKind::kSend, pair, bytes, formula))
     return *measured;
   return {formula(bytes), CostSource::kFormula};
+}
+
+/// All ranks of a node are taken to copy at the same time, as they do in the same step.
+Costs::CopyCost Costs::HostCopy(OpKind kind, int64_t bytes, int ranks) const {
+  const Cluster::Host& host = cluster_.host;
+  const double out = host.out_bytes_per_us > 0 ? host.out_bytes_per_us : cluster_.compute.host_bytes_per_us;
+  const double in = host.in_bytes_per_us > 0 ? host.in_bytes_per_us : out;
+  double link = kind == OpKind::kCopyOut ? out : in;
+  if (link == 0)
+    throw UserError(ExitStatus::kDeck,
+                    fmt::format("{}: no time of copies to and from the host, which offload needs: set "
+                                "host.out_bytes_per_us and host.in_bytes_per_us (doc/clusters.md)",
+                                cluster_.path));
+  link /= std::min(host.ranks_per_link, ranks);
+  const double memory = host.dram_bytes_per_us > 0 ? host.dram_bytes_per_us / ranks : link * 2;
+  return {host.copy_us + double(bytes) / std::min(link, memory),
+          host.copy_us + double(bytes) / std::min(link, memory / 2)};
 }
 
 std::vector<InstructionCost> CostInstructions(const Costs& costs, const Program& program,

@@ -63,6 +63,7 @@ const InstructionCost& InstructionCosts::Of(const Instruction& instruction) {
 
 InstructionCost InstructionCosts::Price(const Instruction& instruction) {
   const Op& op = graph_.op(instruction.op);
+  if (IsHostCopy(op.kind)) return HostCopy(op, CopiedBytes(program_, instruction));
   if (IsBetweenStages(op.kind)) return Message(op);
   if (op.kind == OpKind::kGatherStages) return GatherStages(op, std::ssize(instruction.inputs));
   if (!IsCommunication(op.kind)) return Kernel(op, instruction.accumulate);
@@ -133,6 +134,12 @@ InstructionCost InstructionCosts::Exchange(const Op& op, int64_t wire_bytes) con
   const double share = 1 - std::pow(1 - 1.0 / place.ranks, experts_per_token_);
   const Cost cost = costs_.Collective(OpKind::kAllToAll, static_cast<int64_t>(share * double(wire_bytes)), place);
   return {cost.us, cost.source, place.nodes > 1 ? Port::kNetwork : Port::kNode};
+}
+
+InstructionCost InstructionCosts::HostCopy(const Op& op, int64_t bytes) const {
+  const int ranks = std::min(cluster_.ranks_per_node, program_.mesh.Ranks());
+  const auto [alone_us, beside_us] = costs_.HostCopy(op.kind, bytes, ranks);
+  return {alone_us, CostSource::kFormula, Port::kNone, alone_us > 0 ? beside_us / alone_us : 1};
 }
 
 InstructionCost InstructionCosts::GatherStages(const Op& op, int64_t scalars) const {

@@ -31,6 +31,7 @@ class InstructionCosts {
   InstructionCost Collective(const Op& op, int64_t wire_bytes) const;
   /// A gather or a sum over ranks that share experts, by a stack that exchanges tokens instead.
   InstructionCost Exchange(const Op& op, int64_t wire_bytes) const;
+  InstructionCost HostCopy(const Op& op, int64_t bytes) const;
   /// Cost of gathering `scalars`, which every stage sends to each other one.
   InstructionCost GatherStages(const Op& op, int64_t scalars) const;
   /// Time to copy the rows of a strip that are several blocks in memory; NCCL's collectives need adjacent messages.

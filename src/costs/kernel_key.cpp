@@ -326,7 +326,8 @@ KernelKey KeyOf(const LocalOp& op, bool accumulate) {
 }
 
 std::optional<RebuiltOp> Rebuild(const KernelKey& key) {
-  if (key.kind == OpKind::kNone || IsCommunication(key.kind) || key.kind == OpKind::kReshard) return std::nullopt;
+  if (key.kind == OpKind::kNone || IsCommunication(key.kind) || IsHostCopy(key.kind) || key.kind == OpKind::kReshard)
+    return std::nullopt;
   if (std::ranges::any_of(key.sizes, [](int64_t size) { return size < 0; })) return std::nullopt;
   RebuiltOp rebuilt;
   rebuilt.op.kind = key.kind;

@@ -68,6 +68,7 @@ std::string NoCopies(const Deck& d) {
               "no two ranks hold a copy of the same state");
 }
 
+std::string NothingOffloaded(const Deck& d) { return When(d.offload.optimizer == 0, "offload.optimizer is 0"); }
 std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
 std::string NoContextParallelism(const Deck& d) { return When(d.parallel.cp == 1, "parallel.cp is 1"); }
 std::string NoSharedExperts(const Deck& d) { return When(d.parallel.ep == 1, "parallel.ep is 1"); }
@@ -283,6 +284,7 @@ const std::vector<Effect>& Effects() {
       {"recompute.ops", FullAnyway},
       {"recompute.budget", ChoosesNothing},
       {"recompute.regather", NoShardedParameters},
+      {"offload.chunk_bytes", NothingOffloaded},
       {"overlap.tensor", NoTensorParallelism},
       {"overlap.gradients", NothingReduced},
       {"overlap.tensor_strips", NoTensorParallelism},

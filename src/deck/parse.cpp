@@ -29,8 +29,8 @@ std::string WithAllowed(const std::string& what, const DeckKey& key) {
   return allowed.empty() ? what : fmt::format("{} (allowed: {})", what, allowed);
 }
 
-/// The value in the key's own type (integers become numbers, an empty list becomes a list of any type, a string a list
-/// of one).
+/// The value in the key's own type (integers become numbers, and so do words for them; an empty list becomes a list of
+/// any type, a string a list of one).
 std::optional<DeckValue> Convert(const RawValue& written, const DeckKey& key) {
   const std::optional<DeckValue> readable = AsDeckValue(written);
   if (!readable) return std::nullopt;
@@ -39,6 +39,9 @@ std::optional<DeckValue> Convert(const RawValue& written, const DeckKey& key) {
   const auto* integer = std::get_if<int64_t>(&value);
   if (integer && DeckValue(0.0).index() == key.ValueIndex()) return static_cast<double>(*integer);
   const auto* text = std::get_if<std::string>(&value);
+  if (text)
+    for (const auto& [word, number] : key.allowed.words)
+      if (*text == word) return number;
   if (text && DeckValue(std::vector<std::string>{}).index() == key.ValueIndex()) return std::vector<std::string>{*text};
   const auto* list = std::get_if<std::vector<int64_t>>(&value);
   if (list && list->empty() && DeckValue(std::vector<std::string>{}).index() == key.ValueIndex())

@@ -30,6 +30,7 @@ constexpr double kMaxOutsideBytes = 1e12;  // more than any GPU has
 Allowed Count() { return Between(1, kMaxInt); }
 Allowed CountOrZero() { return Between(0, kMaxInt); }
 Allowed Fraction() { return {.min = 0, .max = 0.9999999}; }  // the next larger fp32 is 1
+Allowed ShareOfState() { return {.min = 0, .max = 1, .words = {{"none", 0}, {"all", 1}}}; }
 Allowed Paths() { return {.paths = true}; }
 Allowed Path() { return {.path = true}; }
 
@@ -404,6 +405,17 @@ std::vector<DeckKey> Rows() {
      "When zero = 3 gathers parameters: auto and always: for the forward and again for the backward of every layer and "
      "microbatch; never: once per step, which takes the memory of zero = 2."},
 
+    {"offload", "optimizer", FIELD(offload.optimizer), 0.0, ShareOfState(),
+     "Share of the optimizer's state that is kept in the memory of the host: moments, and fp32 masters of weights that "
+     "are computed in another type. It passes through the device during the update, in chunks; no bit changes."},
+    {"offload", "activations", FIELD(offload.activations), 0.0, ShareOfState(),
+     "Share of what forward keeps for backward that waits in the memory of the host meanwhile: that of the layers of a "
+     "chunk with which forward begins. The last layer of each chunk keeps its own. No bit changes."},
+    {"offload", "chunk_bytes", FIELD(offload.chunk_bytes), 67108864, Between(1024, 1e12),
+     "Bytes of state that one copy to or from the host moves, at most; the device has memory for three such chunks."},
+    {"offload", "device_bytes", FIELD(offload.device_bytes), 0, Between(0, 1e15),
+     "Bytes that the arena of a device may have, to plan and run as on a smaller one; 0: as many as the device has."},
+
     {"overlap", "tensor", FIELD(overlap.tensor), true, Any(),
      "Overlap backward communication of tp with weight-gradient matmuls."},
     {"overlap", "tensor_strips", FIELD(overlap.tensor_strips), 1, CountOrZero(),
@@ -616,6 +628,7 @@ const std::vector<DeckSection>& DeckSections() {
       {"batch", "sequences per step and per microbatch"},
       {"precision", "number formats"},
       {"recompute", "activation checkpointing and parameters that are gathered again"},
+      {"offload", "state that is kept in the memory of the host"},
       {"overlap", "communication that overlaps with compute"},
       {"fusion", "kernels that do the work of several"},
       {"optimizer", "AdamW and Muon"},

@@ -129,7 +129,10 @@ std::string_view TypeName(const DeckKey& key) { return TypeName(key.ValueIndex()
 
 std::string AllowedText(const Allowed& allowed) {
   if (!allowed.choices.empty()) return Quoted(allowed.choices);
-  return RangeText(allowed);
+  std::string text = RangeText(allowed);
+  for (const auto& [word, number] : allowed.words)
+    text += fmt::format(", {} = {}", TomlString(word), BoundText(number));
+  return text;
 }
 
 std::string FaultOf(const DeckValue& value, const Allowed& allowed) { return std::visit(Fault{allowed}, value); }

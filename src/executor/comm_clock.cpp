@@ -5,7 +5,7 @@
 namespace espalier {
 
 void CommClock::Reset() {
-  for (const CommAxis axis : kCommAxes) {
+  for (const CommAxis axis : kAllCommAxes) {
     waits_[axis].clear();
     transfers_[axis].clear();
   }
@@ -21,7 +21,7 @@ void CommClock::Transferred(Lane lane, double begin_us, double end_us) {
 
 CommTimes CommClock::Times() const {
   CommTimes times;
-  for (const CommAxis axis : kCommAxes) {
+  for (const CommAxis axis : kAllCommAxes) {
     double exposed_us = 0, hidden_us = 0;
     for (const Interval& wait : waits_[axis]) exposed_us += wait.end_us - wait.begin_us;
     auto wait = waits_[axis].begin();

@@ -39,9 +39,9 @@ class CpuDevice final : public Device {
   void Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) override {
     communication_ = std::make_unique<MpiCommunication>(world, mesh, channels);
   }
-  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
+  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory,
                                          Executor::Abort abort) override {
-    return std::make_unique<CpuExecutor>(program, coordinate, arena, communication_.get(), FindCpuKernel,
+    return std::make_unique<CpuExecutor>(program, coordinate, memory, communication_.get(), FindCpuKernel,
                                          std::move(abort));
   }
 

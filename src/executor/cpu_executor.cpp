@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "comm_clock.hpp"
+#include "copy_lanes.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
@@ -16,10 +18,13 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-CpuExecutor::CpuExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
+CpuExecutor::CpuExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory,
                          Communication* communication, KernelFinder find_kernel, Abort abort)
-    : Executor(program, coordinate, arena, find_kernel, std::move(abort)),
+    : Executor(program, coordinate, memory, find_kernel, std::move(abort)),
       communication_(communication),
+      copy_lanes_(std::make_unique<CopyLanes>(copies_)),
+      make_copy_([this](const HostCopy& copy) { Copy(copy); }),
+      copy_spans_(copies_.size()),
       comm_clock_(std::make_unique<CommClock>()),
       ready_us_(program.instructions.size()) {
   CHECK(exchanges_.empty() || communication != nullptr,
@@ -63,8 +68,9 @@ void CpuExecutor::Begin() {
   began_ = Clock::now();
   if (timed_) timed_step_began_us_ = std::chrono::duration<double, std::micro>(began_.time_since_epoch()).count();
   lanes_.Reset();
-  arena_.Use(persistent_end_);
+  UseMemory();
   if (comm_ != nullptr) communication_->Start(*comm_, lanes_);
+  copy_lanes_->Start(lanes_, make_copy_);
   try {
     RunCalls();
     AwaitLanes(ends_);
@@ -72,14 +78,27 @@ void CpuExecutor::Begin() {
     Fail(Describe(CurrentInstruction()) + ": " + error.what());
   }
   if (comm_ != nullptr) communication_->Finish();
+  copy_lanes_->Finish();
   timed_ = false;
   current_.store(-1, std::memory_order_relaxed);
   Report();
 }
 
+void CpuExecutor::Copy(const HostCopy& copy) {
+  const double begin_us = Now();
+  if (FaultAtInstruction(copy.index) != InstructionFault::kSkip)
+    for (const HostCopy::Part& part : copy.parts) std::memcpy(part.to, part.from, static_cast<size_t>(part.bytes));
+  const Span span{copy.index, begin_us, begin_us, Now()};
+  copy_spans_[static_cast<size_t>(&copy - copies_.data())] = span;
+  if (timed_) spans_[static_cast<size_t>(copy.index)] = span;
+}
+
 /// Waiting for peers counts as exposed: this rank cannot tell it from the transfer.
 void CpuExecutor::Report() {
   times_.step_ms = MillisecondsSince(began_);
+  for (const Span& copy : copy_spans_)
+    comm_clock_->Transferred(program_.instructions[static_cast<size_t>(copy.instruction)].lane, copy.begin_us,
+                             copy.end_us);
   times_.comm = comm_clock_->Times();
   times_.exposed_comm_ms = times_.comm->ExposedMs();
   times_.idle_ms = std::max(0.0, times_.step_ms - times_.compute_ms - times_.exposed_comm_ms);
@@ -120,6 +139,7 @@ void CpuExecutor::AwaitLanes(std::span<const Wait> waits) {
 }
 
 void CpuExecutor::Abandon() {
+  copy_lanes_->Finish();
   if (comm_ != nullptr) communication_->Finish();
 }
 

@@ -19,45 +19,67 @@ int64_t EndOf(const Instruction& instruction) {
 
 }  // namespace
 
-Executor::Executor(const Program& program, const Coordinate& coordinate, Arena& arena, KernelFinder find_kernel,
+Executor::Executor(const Program& program, const Coordinate& coordinate, const Memory& memory, KernelFinder find_kernel,
                    Abort abort)
-    : program_(program), coordinate_(coordinate), arena_(arena), abort_(std::move(abort)) {
-  CHECK(program.arena_bytes <= arena.bytes(), "a program of {} bytes in an arena of {}", program.arena_bytes,
-        arena.bytes());
+    : program_(program), coordinate_(coordinate), arena_(memory.device), host_(memory.host), abort_(std::move(abort)) {
+  CHECK(program.arena_bytes <= arena_.bytes(), "a program of {} bytes in an arena of {}", program.arena_bytes,
+        arena_.bytes());
+  CHECK(program.host_bytes == 0 || (host_ != nullptr && program.host_bytes <= host_->bytes()),
+        "a program of {} bytes on the host in an arena of {}", program.host_bytes,
+        host_ == nullptr ? 0 : host_->bytes());
   CheckWaits(program);
   for (const PersistentBuffer& buffer : program.persistent) {
     Resolve(buffer.place);
-    persistent_end_ = std::max(persistent_end_, buffer.place.offset + buffer.place.bytes);
+    NoteEnd(buffer.place);
   }
   ByLane<int> counts{};
   for (int i = 0; i < std::ssize(program.instructions); ++i) {
     const Instruction& instruction = InstructionAt(i);
-    const bool communicates = IsCommunication(OpOf(i).kind);
-    CHECK(communicates == (instruction.lane != Lane::kCompute), "{} runs on lane {}", Describe(i),
-          Name(instruction.lane));
-    if (!communicates) {
+    const OpKind kind = OpOf(i).kind;
+    CHECK(IsCommunication(kind) == IsMessageLane(instruction.lane) && IsHostCopy(kind) == IsCopyLane(instruction.lane),
+          "{} runs on lane {}", Describe(i), Name(instruction.lane));
+    if (instruction.lane == Lane::kCompute) {
       calls_.push_back(ResolveCall(i, find_kernel));
       continue;
     }
-    exchanges_.push_back(ResolveComm(i));
+    if (IsCopyLane(instruction.lane))
+      copies_.push_back(ResolveCopy(i));
+    else
+      exchanges_.push_back(ResolveComm(i));
     ++counts[instruction.lane];
-    persistent_end_ = std::max(persistent_end_, EndOf(instruction));
+    for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
+      for (const Operand& operand : *operands) NoteEnd(operand);
+    NoteEnd(instruction.workspace);
   }
   for (Lane lane : kLanes)
     if (counts[lane] > 0) ends_.push_back({lane, counts[lane]});
 }
 
+Arena& Executor::ArenaOf(const Operand& operand) const {
+  return program_.SpaceOf(operand) == Space::kHost ? *host_ : arena_;
+}
+
+void Executor::NoteEnd(const Operand& operand) {
+  int64_t& end = persistent_end_[program_.SpaceOf(operand)];
+  end = std::max(end, operand.offset + operand.bytes);
+}
+
+void Executor::UseMemory() {
+  arena_.Use(persistent_end_[Space::kDevice]);
+  if (host_ != nullptr) host_->Use(persistent_end_[Space::kHost]);
+}
+
 const Op& Executor::OpOf(int instruction) const { return program_.graph->op(InstructionAt(instruction).op); }
 
 Tensor Executor::Resolve(const Operand& operand) const {
-  const Type& type = program_.graph->value(operand.value).type;
-  const Box box = LocalBox(type, program_.mesh, coordinate_);
+  const Value& value = program_.graph->value(operand.value);
+  const Type& type = value.type;
+  const Box box = HeldBox(value, program_.mesh, coordinate_);
   Tensor tensor{nullptr, type.dtype, ExtentsOf(box), {}};
   for (const Range& range : box) tensor.start.push_back(range.begin);
   const int64_t bytes = Volume(tensor.shape) * SizeOf(type.dtype);
-  CHECK(bytes <= operand.bytes, "{} has {} bytes, {} are planned", program_.graph->value(operand.value).name, bytes,
-        operand.bytes);
-  tensor.data = arena_.At(operand.offset, operand.bytes);
+  CHECK(bytes <= operand.bytes, "{} has {} bytes, {} are planned", value.name, bytes, operand.bytes);
+  tensor.data = ArenaOf(operand).At(operand.offset, operand.bytes);
   return tensor;
 }
 
@@ -69,9 +91,9 @@ std::vector<Tensor> Executor::Resolve(const std::vector<Operand>& operands) cons
 
 /// The part of an operand inside of `box`, which is contiguous.
 Tensor Executor::ResolveBox(const Operand& operand, const Box& box) const {
-  const Type& type = program_.graph->value(operand.value).type;
-  const ByteRange range = BytesOf(type, box, program_.mesh, coordinate_);
-  Tensor tensor{arena_.At(operand.offset + range.offset, range.bytes), type.dtype, ExtentsOf(box), {}};
+  const Value& value = program_.graph->value(operand.value);
+  const ByteRange range = BytesOf(value, box, program_.mesh, coordinate_);
+  Tensor tensor{ArenaOf(operand).At(operand.offset + range.offset, range.bytes), value.type.dtype, ExtentsOf(box), {}};
   for (const Range& of_dim : box) tensor.start.push_back(of_dim.begin);
   return tensor;
 }
@@ -143,13 +165,34 @@ CommInstruction Executor::ResolveComm(int index) const {
           index};
 }
 
+/// A part per tensor; those that follow one another on both sides are one.
+HostCopy Executor::ResolveCopy(int index) const {
+  const Instruction& i = InstructionAt(index);
+  const OperandBoxes boxes = BoxesOf(*program_.graph, OpOf(index), program_.mesh, coordinate_);
+  HostCopy copy{&i, index, {}};
+  for (size_t k = 0; k < i.inputs.size(); ++k) {
+    if (boxes.inputs[k].empty()) continue;  // a piece without elements
+    const Tensor from = ResolveBox(i.inputs[k], boxes.inputs[k][0]), to = ResolveBox(i.outputs[k], boxes.outputs[k][0]);
+    CHECK(from.shape == to.shape && from.dtype == to.dtype, "{} copies {} to {}", Describe(index), ToString(from.shape),
+          ToString(to.shape));
+    const HostCopy::Part part{to.As<std::byte>(), from.As<std::byte>(), Volume(to.shape) * SizeOf(to.dtype)};
+    HostCopy::Part* last = copy.parts.empty() ? nullptr : &copy.parts.back();
+    if (last != nullptr && last->to + last->bytes == part.to && last->from + last->bytes == part.from)
+      last->bytes += part.bytes;
+    else
+      copy.parts.push_back(part);
+  }
+  return copy;
+}
+
 Tensor Executor::At(std::string_view name, int microbatch) const { return Resolve(program_.Find(name, microbatch)); }
 
 std::vector<NamedTensor> Executor::All(ValueKind kind) const {
   std::vector<NamedTensor> all;
   for (const PersistentBuffer& buffer : program_.persistent) {
     const Value& value = program_.graph->value(buffer.value);
-    if (value.kind == kind) all.push_back({value.name, buffer.microbatch, Resolve(buffer.place), &value.type});
+    if (value.kind == kind)
+      all.push_back({value.name, buffer.microbatch, Resolve(buffer.place), &value.type, &ArenaOf(buffer.place)});
   }
   return all;
 }

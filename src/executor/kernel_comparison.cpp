@@ -65,11 +65,11 @@ double ShareOf(const Tensor& actual, const std::vector<double>& expected, double
 
 KernelComparison::KernelComparison(const Program& program, const Coordinate& coordinate, Arena& arena)
     : Executor(program, coordinate, arena, FindCpuKernel, {}) {
-  CHECK(exchanges_.empty(), "kernels are compared in programs that do not communicate");
+  CHECK(exchanges_.empty() && copies_.empty(), "kernels are compared in programs that neither communicate nor copy");
 }
 
 void KernelComparison::Begin() {
-  arena_.Use(persistent_end_);
+  UseMemory();
   for (const Call& call : calls_) {
     arena_.Use(call.end);
     for (const Operands& block : call.blocks) Compare(call, block);

@@ -57,17 +57,18 @@ class SleepDevice final : public Device {
   }
 
   std::vector<MemoryLimit> ArenaLimits() const override { return {}; }
+  std::vector<MemoryLimit> HostLimits() const override { return {}; }
   std::unique_ptr<Arena> MakeArena(int64_t bytes) override { return std::make_unique<ReservedArena>(bytes); }
   std::unique_ptr<Arena> MakeStaging(int64_t bytes) override { return std::make_unique<ReservedArena>(bytes); }
 
   void Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) override {
     communication_ = std::make_unique<MpiCommunication>(world, mesh, channels);
   }
-  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
+  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory,
                                          Executor::Abort abort) override {
     std::vector<double> costs_us;
     for (const InstructionCost& cost : CostInstructions(costs_, program, coordinate)) costs_us.push_back(cost.us);
-    return std::make_unique<SleepExecutor>(program, coordinate, arena, communication_.get(), costs_us, dilation_,
+    return std::make_unique<SleepExecutor>(program, coordinate, memory, communication_.get(), costs_us, dilation_,
                                            std::move(abort));
   }
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <limits>
 
+#include "copy_lanes.hpp"
 #include "espalier/timeline/timeline.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/fault.hpp"
@@ -56,11 +57,13 @@ ReservedArena::~ReservedArena() { munmap(base_, mapped_); }
 void ReservedArena::Read(const void*, void*, int64_t) const { CHECK(false, "a device that only waits holds no data"); }
 void ReservedArena::Write(void*, const void*, int64_t) { CHECK(false, "a device that only waits holds no data"); }
 
-SleepExecutor::SleepExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
+SleepExecutor::SleepExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory,
                              Communication* communication, const std::vector<double>& costs_us, double dilation,
                              Abort abort)
-    : Executor(program, coordinate, arena, FindNoKernel, std::move(abort)),
+    : Executor(program, coordinate, memory, FindNoKernel, std::move(abort)),
       communication_(communication),
+      copy_lanes_(std::make_unique<CopyLanes>(copies_)),
+      make_copy_([this](const HostCopy& copy) { Pass(copy.index); }),
       dilation_(dilation) {
   CHECK(exchanges_.empty() || communication != nullptr,
         "the program communicates, but there is nothing to communicate with");
@@ -76,6 +79,8 @@ SleepExecutor::SleepExecutor(const Program& program, const Coordinate& coordinat
   MeetInsteadOfExchanging();
   if (!exchanges_.empty()) comm_ = communication->Prepare(program, coordinate, std::move(exchanges_));
 }
+
+SleepExecutor::~SleepExecutor() = default;
 
 void SleepExecutor::MeetInsteadOfExchanging() {
   for (CommInstruction& exchange : exchanges_) {
@@ -120,8 +125,9 @@ void SleepExecutor::Arrive(int index) {
 void SleepExecutor::Begin() {
   began_ = Clock::now();
   lanes_.Reset();
-  arena_.Use(persistent_end_);
+  UseMemory();
   if (comm_ != nullptr) communication_->Start(*comm_, lanes_);
+  copy_lanes_->Start(lanes_, make_copy_);
   try {
     RunCalls();
     for (const Wait& wait : ends_) lanes_.Await(wait);
@@ -129,6 +135,7 @@ void SleepExecutor::Begin() {
     Fail(Describe(CurrentInstruction()) + ": " + error.what());
   }
   if (comm_ != nullptr) communication_->Finish();
+  copy_lanes_->Finish();
   current_.store(-1, std::memory_order_relaxed);
   Report(Clock::now());
 }
@@ -137,15 +144,18 @@ void SleepExecutor::RunCalls() {
   for (const Call& call : calls_) {
     current_.store(call.index, std::memory_order_relaxed);
     for (const Wait& wait : call.waits) lanes_.Await(wait);
-    Moments& moments = moments_[static_cast<size_t>(call.index)];
-    Arrive(call.index);
-    if (FaultAtInstruction(call.index) != InstructionFault::kSkip) {
-      moments.end += takes_[static_cast<size_t>(call.index)];
-      SleepUntil(moments.end);
-    }
+    Pass(call.index);
     arena_.Use(call.end);
     lanes_.Raise(Lane::kCompute);
   }
+}
+
+void SleepExecutor::Pass(int index) {
+  Moments& moments = moments_[static_cast<size_t>(index)];
+  Arrive(index);
+  if (FaultAtInstruction(index) == InstructionFault::kSkip) return;
+  moments.end += takes_[static_cast<size_t>(index)];
+  SleepUntil(moments.end);
 }
 
 void SleepExecutor::SleepUntil(Clock::time_point end) {
@@ -185,6 +195,7 @@ void SleepExecutor::Report(Clock::time_point now) {
 float SleepExecutor::GetScalar(std::string_view, int) const { return std::numeric_limits<float>::quiet_NaN(); }
 
 void SleepExecutor::Abandon() {
+  copy_lanes_->Finish();
   if (comm_ != nullptr) communication_->Finish();
 }
 

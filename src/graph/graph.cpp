@@ -17,6 +17,18 @@ std::string_view Name(ValueKind kind) {
   return kNames[kind];
 }
 
+std::string_view Name(Space space) {
+  constexpr BySpace<std::string_view> kNames = {"device", "host"};
+  return kNames[space];
+}
+
+Piece PieceOf(const Op& op) {
+  const Attributes& a = op.attributes;
+  if (!a.numbers.contains("strip")) return {};
+  return {static_cast<int>(a.Integer("strip")), static_cast<int>(a.Integer("strips")),
+          static_cast<size_t>(a.Integer("strip_dim"))};
+}
+
 int Graph::AddValue(Value value) {
   CHECK(FindOrNone(value.name) < 0, "value {} is defined twice", value.name);
   ids_.emplace(value.name, static_cast<int>(values.size()));

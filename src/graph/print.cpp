@@ -117,6 +117,7 @@ class LineReader {
     Expect(" chunk ");
     v.chunk = ReadChunk();
     v.trained = !Take(" untrained");
+    if (Take(" host")) v.space = Space::kHost;
     v.layout = TakeLayoutList();
     graph_.AddValue(std::move(v));
   }
@@ -201,7 +202,10 @@ class LineReader {
       if (graph_.value(id).type != type) Fail(fmt::format("{} was declared with another type", name));
       return id;
     }
-    return graph_.AddValue({name, type, ValueKind::kActivation, op.frequency(), op.chunk, -1, layout});
+    const int id = graph_.AddValue({name, type, ValueKind::kActivation, op.frequency(), op.chunk, -1, layout});
+    if (op.kind == OpKind::kCopyIn) graph_.value(id).piece = PieceOf(op);
+    if (op.kind == OpKind::kCopyOut) graph_.value(id).space = Space::kHost;
+    return id;
   }
 
   Graph& graph_;
@@ -215,9 +219,9 @@ std::string Print(const Graph& graph) {
   std::string text;
   for (const Value& v : graph.values)
     if (v.kind != ValueKind::kActivation)
-      text += fmt::format("value {} : {} {} {} chunk {}{}{}\n", v.name, ToString(v.type), Name(v.kind),
+      text += fmt::format("value {} : {} {} {} chunk {}{}{}{}\n", v.name, ToString(v.type), Name(v.kind),
                           v.frequency == Frequency::kStep ? "step" : "microbatch", ChunkText(v.chunk),
-                          v.trained ? "" : " untrained", LayoutText(v));
+                          v.trained ? "" : " untrained", v.space == Space::kHost ? " host" : "", LayoutText(v));
   for (const Op& op : graph.ops) text += OpText(graph, op);
   for (int id : graph.results) text += "result " + graph.value(id).name + "\n";
   return text;

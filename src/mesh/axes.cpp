@@ -5,7 +5,7 @@
 namespace espalier {
 
 std::string_view Name(CommAxis axis) {
-  static constexpr ByCommAxis<std::string_view> kNames = {"tp", "cp", "ep", "dp", "pp"};
+  static constexpr ByCommAxis<std::string_view> kNames = {"tp", "cp", "ep", "dp", "pp", "host"};
   return kNames[axis];
 }
 

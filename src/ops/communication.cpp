@@ -1,6 +1,7 @@
-// Ops that move data between ranks (slice.cpp has those that need no message). Passes before lower_reshards use only
-// `reshard`; the others are what it is lowered to. The placements of their outputs are stated, not inferred.
-// `ring_shift` is different: it keeps the placements, but each member then holds the shard of another member.
+// Ops that move data between ranks, or between the memories of one (slice.cpp has those that need no message). Passes
+// before lower_reshards use only `reshard`; the others are what it is lowered to. The placements of their outputs are
+// stated, not inferred. `ring_shift` is different: it keeps the placements, but each member then holds the shard of
+// another member.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 
@@ -61,6 +62,13 @@ OpDefinition Send() {
 }
 OpDefinition Recv() {
   return {.summary = "values from another stage", .einsum = SendEinsum, .infer = Nothing, .kernel = NoKernel()};
+}
+
+OpDefinition CopyOut() {
+  return Moving("tensors, or pieces of them, copied from the memory of the device to that of the host", NoKernel());
+}
+OpDefinition CopyIn() {
+  return Moving("tensors, or pieces of them, copied from the memory of the host to that of the device", NoKernel());
 }
 
 }  // namespace espalier

@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-constexpr double kPerMemoryByte = 200, kPerNodeByte = 2000, kPerNetworkByte = 10'000;
+constexpr double kPerMemoryByte = 200, kPerNodeByte = 2000, kPerNetworkByte = 10'000, kPerHostByte = 10'000;
 
 /// Bytes of the inputs or outputs, whichever are more, tensor by tensor.
 double LargerSide(const LocalOp& op) {
@@ -30,6 +30,7 @@ double RoughTime(const Graph& graph, const Op& op, const Mesh& mesh) {
   if (op.inputs.empty() || op.kind == OpKind::kSend || op.kind == OpKind::kRecv) return 0;
   const LocalOp local = LocalOpOf(graph, op, mesh, {});
   if (IsCommunication(op.kind)) return CollectiveTime(local, mesh);
+  if (IsHostCopy(op.kind)) return kRoughLatency + kPerHostByte * LargerSide(local);
   if (Define(op.kind).kernel.work.flops != nullptr) return Define(op.kind).kernel.work.flops(local);
   double bytes = 0;
   for (const std::vector<Shape>* shapes : {&local.inputs, &local.outputs})

@@ -20,7 +20,16 @@ bool HasPartOfRows(const std::string& dims, const std::string& rows) {
   return !HasRows(dims, rows) && dims.find_first_of(rows) != std::string::npos;
 }
 
+/// Of an element-wise op of a step, all that has dims.
+RowOperands TensorsOf(const Graph& graph, const Op& op) {
+  RowOperands operands;
+  for (int v : op.inputs) operands.inputs.push_back(!graph.value(v).type.shape.empty());
+  for (int v : op.outputs) operands.outputs.push_back(!graph.value(v).type.shape.empty());
+  return operands;
+}
+
 RowOperands RowOperandsOf(const Graph& graph, const Op& op) {
+  if (op.frequency() == Frequency::kStep) return TensorsOf(graph, op);
   if (IsCollective(op.kind)) return {std::vector(op.inputs.size(), true), std::vector(op.outputs.size(), true)};
   const Einsum einsum = Define(op.kind).einsum(ContextOf(graph, op));
   const std::string rows = einsum.inputs.at(0).substr(0, 2);
@@ -93,19 +102,27 @@ OperandBoxes BoxesOf(const Graph& graph, const Op& op, const Mesh& mesh, const C
   const auto boxes = [&](const std::vector<int>& values, const std::vector<bool>& has_rows) {
     std::vector<std::vector<Box>> all;
     for (size_t i = 0; i < values.size(); ++i) {
-      const Type& type = graph.value(values[i]).type;
+      const Value& value = graph.value(values[i]);
       if (strip && has_rows[i])
-        all.push_back(StripBoxes(type, *strip, mesh, coordinate));
+        all.push_back(StripBoxes(value.type, *strip, mesh, coordinate));
       else
-        all.push_back({LocalBox(type, mesh, coordinate)});
+        all.push_back({LocalBox(value.type, mesh, coordinate)});
     }
     return all;
   };
   return {boxes(op.inputs, rows.inputs), boxes(op.outputs, rows.outputs)};
 }
 
-ByteRange BytesOf(const Type& type, const Box& box, const Mesh& mesh, const Coordinate& coordinate) {
-  const Box whole = LocalBox(type, mesh, coordinate);
+Box HeldBox(const Value& value, const Mesh& mesh, const Coordinate& coordinate) {
+  Box box = LocalBox(value.type, mesh, coordinate);
+  const auto [index, count, dim] = value.piece;
+  if (count > 1) box.at(dim) = ShardOf(box.at(dim), count, index);
+  return box;
+}
+
+ByteRange BytesOf(const Value& value, const Box& box, const Mesh& mesh, const Coordinate& coordinate) {
+  const Type& type = value.type;
+  const Box whole = HeldBox(value, mesh, coordinate);
   int64_t offset = 0, volume = 1;
   bool partial = false;  // an inner dim is not whole, so outer ones must have one element
   for (size_t d = box.size(), stride = SizeOf(type.dtype); d-- > 0; stride *= static_cast<size_t>(whole[d].Extent())) {

@@ -2,8 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <map>
 
+#include "espalier/graph/provenance.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/ops/strip.hpp"
 #include "espalier/util/error.hpp"
@@ -14,12 +16,13 @@ namespace {
 /// The placements of a reshard are stated by its outputs; those of any other op follow from its einsum dims.
 void CheckTypes(const Graph& graph, const Op& op) {
   if (IsBetweenStages(op.kind)) return;
-  if (IsReshard(op.kind)) {
+  if (IsReshard(op.kind) || IsHostCopy(op.kind)) {
     CHECK(op.inputs.size() == op.outputs.size(), "as many outputs as inputs");
     for (size_t i = 0; i < op.inputs.size(); ++i) {
       const Type& from = graph.values[op.inputs[i]].type;
       const Type& to = graph.values[op.outputs[i]].type;
       CHECK(from.dtype == to.dtype && from.shape == to.shape, "a reshard keeps element type and shape");
+      CHECK(IsReshard(op.kind) || from == to, "a copy keeps the type");
     }
     return;
   }
@@ -73,8 +76,8 @@ class Verifier {
     for (int output : op.outputs) {
       CHECK(output >= 0 && output < static_cast<int>(graph_.values.size()), "output id {} does not exist", output);
       const Value& v = graph_.value(output);
-      CHECK(v.kind != ValueKind::kActivation || defined_[output] == op.Adds(), "{} is {}", v.name,
-            op.Adds() ? "added to before it is defined" : "defined twice");
+      CHECK(v.kind != ValueKind::kActivation || defined_[output] == (op.Adds() || Updates(op, output)), "{} is {}",
+            v.name, op.Adds() ? "added to before it is defined" : "defined twice");
       CheckOutput(op, v);
       Define(output, op);
     }
@@ -86,14 +89,26 @@ class Verifier {
   }
 
  private:
-  /// The strips of a value are written in order; all together define it.
+  /// An update of what is staged, in place.
+  bool Updates(const Op& op, int output) const {
+    return IsStaged(graph_.value(output)) && std::ranges::find(op.inputs, output) != op.inputs.end();
+  }
+  /// Pieces on their way from the host and back, which come and go whole.
+  bool HasPieces(const Op& op) const { return op.frequency() == Frequency::kStep; }
+  /// The strips of a value are written in order; all together define it. A state keeps its old values until then.
   void Define(int output, const Op& op) {
     const std::optional<Strip> strip = StripOf(op);
+    const Value& v = graph_.value(output);
+    if (HasPieces(op) && strip && (IsStaged(v) || v.kind != ValueKind::kActivation)) {
+      CHECK(!IsStaged(v) || v.piece == PieceOf(op), "{} is another piece than its op's", v.name);
+      defined_[output] = true;
+      return;
+    }
     if (strip) {
       int& written = strips_[output];
       CHECK(strip->index == written, "strip {} of {} is written when {} are", strip->index, graph_.value(output).name,
             written);
-      CHECK(IsCollective(op.kind) || IsRowwise(graph_, op), "{} has no strips", op.kind);
+      CHECK(IsCollective(op.kind) || HasPieces(op) || IsRowwise(graph_, op), "{} has no strips", op.kind);
       ++written;
     }
     defined_[output] =

@@ -196,7 +196,7 @@ class WorldChecker {
     if (!stage.Ready(lane)) return false;
     if (lane == Lane::kPpRecv) return false;  // completes together with its send
     if (lane == Lane::kPpSend) return Meet(stages, stage, stage.TraitsOfHead(lane).peer);
-    if (lane != Lane::kCompute && stage.TraitsOfHead(lane).kind == OpKind::kGatherStages)
+    if (IsMessageLane(lane) && stage.TraitsOfHead(lane).kind == OpKind::kGatherStages)
       return GatherStages(stages, stage, lane);
     ++stage.done[lane];
     return true;

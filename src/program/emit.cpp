@@ -301,7 +301,8 @@ class Emitter {
 ProgramMaker::ProgramMaker(const Compilation& compilation) : common_(std::make_unique<const Common>(compilation)) {}
 ProgramMaker::~ProgramMaker() = default;
 
-Program ProgramMaker::Make(const Coordinate& coordinate, int64_t reserved_bytes, MemoryTimeline* course) const {
+Program ProgramMaker::Make(const Coordinate& coordinate, const BySpace<int64_t>& reserved_bytes,
+                           MemoryTimeline* course) const {
   std::vector<int> job_ends;
   Program program = Emitter(*common_, coordinate[Axis::kPp]).Run(job_ends);
   PlanMemory(program, common_->facts, coordinate, job_ends, reserved_bytes, course);
@@ -309,7 +310,8 @@ Program ProgramMaker::Make(const Coordinate& coordinate, int64_t reserved_bytes,
   return program;
 }
 
-Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate, int64_t reserved_bytes) {
+Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate,
+                    const BySpace<int64_t>& reserved_bytes) {
   return ProgramMaker(compilation).Make(coordinate, reserved_bytes);
 }
 

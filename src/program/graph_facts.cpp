@@ -30,6 +30,8 @@ bool FollowsLaneDp(const Graph& graph, const Op& op) {
 /// dp, so that a prefetched gather never delays a hop. So does what follows on tp: on its own lane it would hold up
 /// activations until lane dp is done.
 Lane LaneOf(const Graph& graph, const Op& op) {
+  if (op.kind == OpKind::kCopyOut) return Lane::kCopyOut;
+  if (op.kind == OpKind::kCopyIn) return Lane::kCopyIn;
   if (!IsCommunication(op.kind)) return Lane::kCompute;
   if (op.kind == OpKind::kSend) return Lane::kPpSend;
   if (op.kind == OpKind::kRecv) return Lane::kPpRecv;
@@ -42,6 +44,7 @@ MemoryClass ClassOf(const Graph& graph, const Value& v) {
   if (v.kind == ValueKind::kState) return MemoryClass::kOptimizer;
   if (v.kind == ValueKind::kAccumulator || IsGradientOfWeight(v)) return MemoryClass::kGradients;
   if (v.producer < 0) return MemoryClass::kActivations;
+  if (IsStaged(v)) return MemoryClass::kCommunication;
   const Op& maker = graph.op(v.producer);
   if (maker.role == Role::kP || GathersParameters(graph, maker)) return MemoryClass::kParameters;
   return maker.role == Role::kS ? MemoryClass::kGradients : MemoryClass::kActivations;

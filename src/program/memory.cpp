@@ -1,7 +1,7 @@
-// Offsets by liveness. Persistent buffers are at the bottom of the arena. Above them a scan over the program gives each
-// value the smallest hole that fits when it is produced, and frees it after its last use. An op that can work in place
-// reuses the buffer of an input that is dead afterwards. Neighbours (GraphFacts::blocks) get one hole when the first of
-// them is produced; each frees its part.
+// Offsets by liveness, in the arena of the device and in that of the host. Persistent buffers are at the bottom. Above
+// them a scan over the program gives each value the smallest hole that fits when it is produced, and frees it after its
+// last use. An op that can work in place reuses the buffer of an input that is dead afterwards. Neighbours
+// (GraphFacts::blocks) get one hole when the first of them is produced; each frees its part.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -20,7 +20,7 @@ namespace {
 class MemoryPlanner {
  public:
   MemoryPlanner(Program& program, const GraphFacts& facts, const Coordinate& coordinate,
-                const std::vector<int>& job_ends, int64_t reserved_bytes, MemoryTimeline* course)
+                const std::vector<int>& job_ends, const BySpace<int64_t>& reserved_bytes, MemoryTimeline* course)
       : program_(program),
         graph_(*program.graph),
         facts_(facts),
@@ -38,19 +38,22 @@ class MemoryPlanner {
     NumberValues();
     PlacePersistent();
     FindOverlapEnds();
+    FindNextCopies();
     SizeSharedWorkspaces();
     FindLastUses();
-    Heap heap(base_);
+    Heaps heaps = {Heap(base_[Space::kDevice]), Heap(base_[Space::kHost])};
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
-      Place(program_.instructions[i], static_cast<int>(i), heap);
-      NoteMemory(static_cast<int>(i), heap);
-      Free(static_cast<int>(i), heap);
+      Place(program_.instructions[i], static_cast<int>(i), heaps);
+      NoteMemory(static_cast<int>(i), heaps);
+      Free(static_cast<int>(i), heaps);
     }
-    program_.arena_bytes = std::max(base_, heap.peak());
+    program_.arena_bytes = std::max(base_[Space::kDevice], heaps[Space::kDevice].peak());
+    program_.host_bytes = std::max(base_[Space::kHost], heaps[Space::kHost].peak());
     FindTouchedBytes();
   }
 
  private:
+  using Heaps = BySpace<Heap>;
   /// Index of a value of one microbatch, or of the step, in `buffers_`.
   using Key = int;
   static constexpr int kNone = -1;
@@ -89,6 +92,7 @@ class MemoryPlanner {
 
   const Value& ValueOf(int id) const { return graph_.value(id); }
   const ValueFacts& FactsOf(int id) const { return facts_.values[id]; }
+  Space SpaceOf(int id) const { return ValueOf(id).space; }
 
   /// Numbers the values of this stage: those of the step, and those of a microbatch.
   void NumberValues() {
@@ -109,8 +113,10 @@ class MemoryPlanner {
   int64_t BytesOf(int value) {
     int64_t& bytes = bytes_[value];
     if (bytes < 0) {
-      const Type& type = ValueOf(value).type;
-      bytes = LocalVolume(type, program_.mesh, coordinate_) * SizeOf(type.dtype);
+      const Value& v = ValueOf(value);
+      const int64_t volume = v.piece.count == 1 ? LocalVolume(v.type, program_.mesh, coordinate_)
+                                                : Volume(ExtentsOf(HeldBox(v, program_.mesh, coordinate_)));
+      bytes = volume * SizeOf(v.type.dtype);
       CHECK(bytes >= 0 && bytes <= kMaxBytes, "{} has {} bytes", ValueOf(value).name, bytes);
     }
     return bytes;
@@ -143,10 +149,11 @@ class MemoryPlanner {
   }
   void PlacePersistent() {
     for (const Tier tier : {Tier::kParameters, Tier::kCaches, Tier::kOtherStates}) AddAllPersistent(tier);
-    base_ = std::max(base_, reserved_bytes_);
+    for (const Space space : kSpaces) base_[space] = std::max(base_[space], reserved_bytes_[space]);
     AddAllPersistent(Tier::kOfProgram);
     peak_live_ = live_total_;
-    program_.peak_by_class = live_;
+    program_.peak_by_class = live_[Space::kDevice];
+    program_.host_by_class = live_[Space::kHost];
   }
   void AddAllPersistent(Tier tier) {
     for (size_t id = 0; id < graph_.values.size(); ++id) {
@@ -160,25 +167,27 @@ class MemoryPlanner {
     const int block = FactsOf(id).block;
     if (block < 0) return AddPersistent(id, microbatch);
     if (At(KeyOf(id, microbatch)).placed) return;
-    int64_t end = base_;
+    const int64_t& base = base_[SpaceOf(id)];
+    int64_t end = base;
     for (int neighbour : facts_.blocks[block]) {
-      CHECK(base_ == end && FactsOf(neighbour).persistent, "{} has no place beside {}", ValueOf(neighbour).name,
-            ValueOf(id).name);
+      CHECK(SpaceOf(neighbour) == SpaceOf(id) && base == end && FactsOf(neighbour).persistent,
+            "{} has no place beside {}", ValueOf(neighbour).name, ValueOf(id).name);
       AddPersistent(neighbour, microbatch);
       end += BytesOf(neighbour);
     }
   }
   void AddPersistent(int id, int microbatch) {
-    const Operand place{id, base_, BytesOf(id)};
-    CHECK(base_ <= kMaxBytes, "{} is at byte {}", ValueOf(id).name, base_);
+    int64_t& base = base_[SpaceOf(id)];
+    const Operand place{id, base, BytesOf(id)};
+    CHECK(base <= kMaxBytes, "{} is at byte {}", ValueOf(id).name, base);
     const MemoryClass memory_class = FactsOf(id).memory_class;
     program_.persistent.push_back({id, microbatch, place, memory_class});
     Buffer& buffer = At(KeyOf(id, microbatch));
-    buffer.offset = base_;
+    buffer.offset = base;
     buffer.value = id;
     buffer.placed = buffer.exists = true;
-    Count(memory_class, place.bytes, +1);
-    base_ += Aligned(place.bytes);
+    Count(SpaceOf(id), memory_class, place.bytes, +1);
+    base += Aligned(place.bytes);
   }
 
   /// A value is dead after the last instruction that reads it, but for LastUse.
@@ -195,13 +204,25 @@ class MemoryPlanner {
   }
   /// How long an instruction keeps its operands. Messages that others should not wait for keep them longer, so that no
   /// kernel gets their memory and waits: the input of a send lives for one more job; the operands of a microbatch's
-  /// collective, until the first use of what it brings; what is reduced twice during the last backward, until the last
+  /// collective, until the first use of what it brings; what waits on the host for backward, until the next layer's
+  /// leaves; what is reduced twice during the last backward, until the last
   /// reduction.
   int LastUse(const Instruction& instruction, int i) const {
     if (instruction.lane == Lane::kPpSend) return EndOfNextJob(i);
+    if (instruction.lane == Lane::kCopyOut && instruction.microbatch >= 0)
+      return std::min(next_copy_out_[i], EndOfNextJob(i));
     if (HasCollectives(instruction.lane) && instruction.microbatch >= 0) return overlap_ends_[i];
     const bool in_a_job = job_ends_.size() > 1 && i < job_ends_[job_ends_.size() - 2];
     return in_a_job && SharesWorkspace(instruction) ? shared_[instruction.lane].last : i;
+  }
+  /// By instruction: the next copy to the host after it.
+  void FindNextCopies() {
+    next_copy_out_.resize(program_.instructions.size());
+    int next = static_cast<int>(program_.instructions.size()) - 1;
+    for (int i = next; i >= 0; --i) {
+      next_copy_out_[i] = next;
+      if (program_.instructions[i].lane == Lane::kCopyOut) next = i;
+    }
   }
   int EndOfNextJob(int i) const {
     auto job = std::upper_bound(job_ends_.begin(), job_ends_.end(), i);
@@ -278,7 +299,8 @@ class MemoryPlanner {
     return lane == Lane::kTp || lane == Lane::kCp || lane == Lane::kEp || lane == Lane::kDp;
   }
 
-  void Place(Instruction& instruction, int i, Heap& heap) {
+  void Place(Instruction& instruction, int i, Heaps& heaps) {
+    RequireSpaces(instruction);
     for (Operand& input : instruction.inputs) {
       const Buffer& buffer = At(KeyOf(input.value, instruction.microbatch));
       CHECK(buffer.exists, "{} (microbatch {}) is read before it is made on stage {}", ValueOf(input.value).name,
@@ -290,14 +312,25 @@ class MemoryPlanner {
       const Key key = KeyOf(value, instruction.microbatch);
       Buffer& buffer = At(key);
       if (!buffer.exists) {
-        if (!buffer.placed && !ReuseInput(instruction, i, o, key)) Allocate(value, instruction.microbatch, heap);
+        if (!buffer.placed && !ReuseInput(instruction, i, o, key)) Allocate(value, instruction.microbatch, heaps);
         buffer.exists = true;
         Append(deaths_[buffer.last_use], buffers_, key);
       }
       instruction.outputs[o] = {buffer.value, buffer.offset, BytesOf(value)};
     }
     if (const int64_t workspace = WorkspaceOf(instruction.op); workspace > 0)
-      PlaceWorkspace(instruction, i, workspace, heap);
+      PlaceWorkspace(instruction, i, workspace, heaps[Space::kDevice]);
+  }
+  /// Kernels and messages have their operands on the device; a copy has one side there, the other on the host.
+  void RequireSpaces(const Instruction& instruction) const {
+    const OpKind kind = graph_.op(instruction.op).kind;
+    const auto require = [&](const std::vector<Operand>& operands, Space space) {
+      for (const Operand& operand : operands)
+        CHECK(SpaceOf(operand.value) == space, "{} of {} is in the memory of the {}", ValueOf(operand.value).name, kind,
+              Name(SpaceOf(operand.value)));
+    };
+    require(instruction.inputs, kind == OpKind::kCopyIn ? Space::kHost : Space::kDevice);
+    require(instruction.outputs, kind == OpKind::kCopyOut ? Space::kHost : Space::kDevice);
   }
   void PlaceWorkspace(Instruction& instruction, int i, int64_t bytes, Heap& heap) {
     if (!SharesWorkspace(instruction)) {
@@ -312,13 +345,13 @@ class MemoryPlanner {
   Operand TakeWorkspace(Lane lane, int64_t bytes, int last, Heap& heap) {
     const Operand place = {-1, heap.Take(bytes), bytes};
     const MemoryClass memory_class = lane == Lane::kCompute ? MemoryClass::kWorkspace : MemoryClass::kCommunication;
-    Count(memory_class, bytes, +1);
+    Count(Space::kDevice, memory_class, bytes, +1);
     held_.push_back({place, memory_class, kNone});
     Append(released_[last], held_, static_cast<int>(held_.size()) - 1);
     return place;
   }
   /// Memory for a value and its neighbours.
-  void Allocate(int value, int microbatch, Heap& heap) {
+  void Allocate(int value, int microbatch, Heaps& heaps) {
     const int block = FactsOf(value).block;
     const std::vector<int> values = block < 0 ? std::vector{value} : facts_.blocks[block];
     int64_t bytes = 0;
@@ -326,7 +359,7 @@ class MemoryPlanner {
       CHECK(bytes % kAlignment == 0, "{} has no place beside {}", ValueOf(v).name, ValueOf(values[0]).name);
       bytes += BytesOf(v);
     }
-    int64_t offset = heap.Take(bytes);
+    int64_t offset = heaps[SpaceOf(value)].Take(bytes);
     for (int v : values) {
       GiveMemory(At(KeyOf(v, microbatch)), v, offset);
       offset += BytesOf(v);
@@ -338,7 +371,7 @@ class MemoryPlanner {
     buffer.offset = offset;
     buffer.memory_class = FactsOf(value).memory_class;
     buffer.placed = true;
-    Count(buffer.memory_class, BytesOf(value), +1);
+    Count(SpaceOf(value), buffer.memory_class, BytesOf(value), +1);
   }
   bool ReuseInput(const Instruction& instruction, int i, size_t output, Key key) {
     const Op& op = graph_.op(instruction.op);
@@ -351,7 +384,9 @@ class MemoryPlanner {
   }
   bool ReuseBufferOf(int value, const Instruction& instruction, int i, int output, Key key) {
     Buffer& donor = At(KeyOf(value, instruction.microbatch));
-    if (FactsOf(value).persistent || donor.last_use != i || BytesOf(value) != BytesOf(output)) return false;
+    if (SpaceOf(value) != SpaceOf(output) || FactsOf(value).persistent || donor.last_use != i ||
+        BytesOf(value) != BytesOf(output))
+      return false;
     const std::vector<int>& inputs = graph_.op(instruction.op).inputs;
     if (std::count(inputs.begin(), inputs.end(), value) > 1) return false;
     Buffer& buffer = At(key);
@@ -363,19 +398,19 @@ class MemoryPlanner {
     return true;
   }
 
-  void Free(int i, Heap& heap) {
+  void Free(int i, Heaps& heaps) {
     for (int w = released_[i].first; w != kNone; w = held_[w].next) {
       const Workspace& workspace = held_[w];
-      heap.Give(workspace.place.offset, workspace.place.bytes);
-      Count(workspace.memory_class, workspace.place.bytes, -1);
+      heaps[Space::kDevice].Give(workspace.place.offset, workspace.place.bytes);
+      Count(Space::kDevice, workspace.memory_class, workspace.place.bytes, -1);
     }
     for (Key key = deaths_[i].first; key != kNone; key = At(key).next) {
       Buffer& buffer = At(key);
       buffer.placed = buffer.exists = false;
       if (buffer.reused) continue;
       const int64_t bytes = BytesOf(buffer.value);
-      heap.Give(buffer.offset, bytes);
-      Count(buffer.memory_class, bytes, -1);
+      heaps[SpaceOf(buffer.value)].Give(buffer.offset, bytes);
+      Count(SpaceOf(buffer.value), buffer.memory_class, bytes, -1);
     }
   }
 
@@ -392,24 +427,31 @@ class MemoryPlanner {
       for (size_t i = 0; i < values.size(); ++i) {
         std::vector<ByteRange>& of_operand = all.emplace_back();
         for (const Box& box : boxes_of[i])
-          of_operand.push_back(espalier::BytesOf(ValueOf(values[i]).type, box, program_.mesh, coordinate_));
+          of_operand.push_back(espalier::BytesOf(ValueOf(values[i]), box, program_.mesh, coordinate_));
       }
       return all;
     };
     return {ranges(op.inputs, boxes.inputs), ranges(op.outputs, boxes.outputs)};
   }
 
-  void Count(MemoryClass memory_class, int64_t bytes, int sign) {
-    live_[memory_class] += sign * Aligned(bytes);
-    live_total_ += sign * Aligned(bytes);
+  void Count(Space space, MemoryClass memory_class, int64_t bytes, int sign) {
+    live_[space][memory_class] += sign * Aligned(bytes);
+    live_total_[space] += sign * Aligned(bytes);
   }
-  void NoteMemory(int i, const Heap& heap) {
-    if (course_ != nullptr) course_->allocated.push_back(live_);
-    if (heap.peak() <= peak_seen_ && live_total_ <= peak_live_) return;
-    peak_seen_ = std::max(peak_seen_, heap.peak());
-    peak_live_ = live_total_;
-    program_.peak_by_class = live_;
+  void NoteMemory(int i, const Heaps& heaps) {
+    if (course_ != nullptr) course_->allocated.push_back(live_[Space::kDevice]);
+    if (IsHigher(Space::kHost, heaps)) program_.host_by_class = live_[Space::kHost];
+    if (!IsHigher(Space::kDevice, heaps)) return;
+    program_.peak_by_class = live_[Space::kDevice];
     if (course_ != nullptr) course_->peak = i;
+  }
+  /// More memory of the space is in use than ever before.
+  bool IsHigher(Space space, const Heaps& heaps) {
+    const int64_t peak = heaps[space].peak();
+    if (peak <= peak_seen_[space] && live_total_[space] <= peak_live_[space]) return false;
+    peak_seen_[space] = std::max(peak_seen_[space], peak);
+    peak_live_[space] = live_total_[space];
+    return true;
   }
 
   Program& program_;
@@ -417,36 +459,39 @@ class MemoryPlanner {
   const GraphFacts& facts_;
   const Coordinate coordinate_;
   const std::vector<int>& job_ends_;
-  const int64_t reserved_bytes_;
+  const BySpace<int64_t> reserved_bytes_;
   MemoryTimeline* const course_;     // null: not asked for
   std::vector<int64_t> bytes_;       // by value; -1: not computed yet
   std::vector<int64_t> workspaces_;  // by signature of the op; -1: not computed yet
   std::vector<int> number_;          // by value: among those of its frequency on this stage; -1: on another stage
   int step_values_ = 0, microbatch_values_ = 0;
-  int64_t base_ = 0;
+  BySpace<int64_t> base_{};
   std::vector<Buffer> buffers_;    // by key
   std::vector<int> overlap_ends_;  // by instruction: the last one that may overlap with it
-  std::vector<List> deaths_;       // by instruction: keys that die after it
+  std::vector<int> next_copy_out_;
+  std::vector<List> deaths_;  // by instruction: keys that die after it
   std::vector<Workspace> held_;
   ByLane<SharedWorkspace> shared_{};
   std::vector<List> released_;  // by instruction: workspaces (in held_) that are freed after it
-  ByMemoryClass<int64_t> live_{};
-  int64_t live_total_ = 0, peak_live_ = 0, peak_seen_ = 0;
+  BySpace<ByMemoryClass<int64_t>> live_{};
+  BySpace<int64_t> live_total_{}, peak_live_{}, peak_seen_{};
 };
 
 }  // namespace
 
 void PlanMemory(Program& program, const GraphFacts& facts, const Coordinate& coordinate,
-                const std::vector<int>& job_ends, int64_t reserved_bytes, MemoryTimeline* course) {
+                const std::vector<int>& job_ends, const BySpace<int64_t>& reserved_bytes, MemoryTimeline* course) {
   MemoryPlanner(program, facts, coordinate, job_ends, reserved_bytes, course).Run();
 }
 
-int64_t StateBytes(const Program& program) {
-  int64_t end = 0;
+BySpace<int64_t> StateBytes(const Program& program) {
+  BySpace<int64_t> ends{};
   for (const PersistentBuffer& buffer : program.persistent)
-    if (IsKept(program.graph->value(buffer.value).kind))
+    if (IsKept(program.graph->value(buffer.value).kind)) {
+      int64_t& end = ends[program.SpaceOf(buffer.place)];
       end = std::max(end, Aligned(buffer.place.offset + buffer.place.bytes));
-  return end;
+    }
+  return ends;
 }
 
 }  // namespace espalier

@@ -22,7 +22,7 @@ std::vector<MessageRow> ListMessages(const Program& program, const Coordinate& c
   std::vector<int64_t> count_of(graph.ops.size(), 0);
   std::vector<const Instruction*> example(graph.ops.size(), nullptr);
   for (const Instruction& i : program.instructions) {
-    if (i.lane == Lane::kCompute || i.lane == Lane::kPpRecv) continue;
+    if (!IsMessageLane(i.lane) || i.lane == Lane::kPpRecv) continue;
     ++count_of[i.op];
     example[i.op] = &i;
   }

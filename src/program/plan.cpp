@@ -51,7 +51,7 @@ std::vector<Compilation> CompileAll(const Deck& deck, int ranks) {
 
 /// What a plan states of a program.
 struct ProgramFacts {
-  int64_t peak_bytes = 0;  ///< of all programs of a run
+  int64_t peak_bytes = 0, host_bytes = 0;  ///< of all programs of a run
   std::vector<std::pair<std::string, MessageCount>> messages;
 };
 
@@ -65,9 +65,12 @@ std::vector<ProgramFacts> FactsOfPrograms(const WorldPlan& plan, const std::vect
   ParallelFor(programs.size(), [&](size_t i) {
     const auto& [rank, program] = programs[i];
     const Coordinate coordinate = plan.training.mesh.CoordinateOf(rank);
-    facts[i] = {program->arena_bytes, CountMessages(*program, coordinate)};
-    for (const auto& maker : makers)
-      facts[i].peak_bytes = std::max(facts[i].peak_bytes, maker->Make(coordinate, StateBytes(*program)).arena_bytes);
+    facts[i] = {program->arena_bytes, program->host_bytes, CountMessages(*program, coordinate)};
+    for (const auto& maker : makers) {
+      const Program other = maker->Make(coordinate, StateBytes(*program));
+      facts[i].peak_bytes = std::max(facts[i].peak_bytes, other.arena_bytes);
+      facts[i].host_bytes = std::max(facts[i].host_bytes, other.host_bytes);
+    }
   });
   return facts;
 }
@@ -77,6 +80,13 @@ std::vector<ProgramFacts> FactsOfPrograms(const WorldPlan& plan, const std::vect
 bool Evaluates(const Deck& deck) { return deck.data.validate_every_steps > 0 && !deck.data.validation.empty(); }
 
 bool CopiesWeights(const Deck& deck) { return deck.precision.compute != Dtype::kF32; }
+
+BySpace<int64_t> CopiedBytes(const Program& program) {
+  BySpace<int64_t> bytes{};
+  for (const Instruction& i : program.instructions)
+    if (IsCopyLane(i.lane)) bytes[i.lane == Lane::kCopyOut ? Space::kHost : Space::kDevice] += CopiedBytes(program, i);
+  return bytes;
+}
 
 std::vector<ProgramOfRun> ProgramsOfRun(const Deck& deck) {
   std::vector<ProgramOfRun> programs = {{Purpose::kTrain, deck}, {Purpose::kProof, deck}};
@@ -109,20 +119,28 @@ WorldPlan PlanWorld(const Deck& deck, int ranks) {
 
   plan.programs = MakePrograms(c, plan.representative);
   const std::vector<ProgramFacts> facts = FactsOfPrograms(plan, compilations);
-  std::map<int, int64_t> peak;
+  std::map<int, int64_t> peak, on_host;
   for (auto fact = facts.begin(); const auto& [rank, program] : plan.programs) {
     peak[rank] = fact->peak_bytes;
+    on_host[rank] = fact->host_bytes;
     StagePlan& stage = plan.stages[program.stage];
     if (fact->peak_bytes > stage.peak_bytes) {
       stage.peak_bytes = fact->peak_bytes;
       stage.bytes = program.peak_by_class;
+    }
+    if (fact->host_bytes > stage.host_bytes) {
+      stage.host_bytes = fact->host_bytes;
+      stage.host_bytes_by_class = program.host_by_class;
+      stage.copied_bytes = CopiedBytes(program);
     }
     for (const auto& [lane, count] : fact->messages)
       if (MessageCount& most = plan.messages[lane]; count.bytes >= most.bytes) most = count;
     ++fact;
   }
   for (int rank : plan.representative) plan.rank_peak_bytes.push_back(peak.at(rank));
+  for (int rank : plan.representative) plan.rank_host_bytes.push_back(on_host.at(rank));
   plan.peak_bytes = *std::max_element(plan.rank_peak_bytes.begin(), plan.rank_peak_bytes.end());
+  plan.host_bytes = *std::max_element(plan.rank_host_bytes.begin(), plan.rank_host_bytes.end());
   CheckWorld(c.mesh, [&](int rank) -> const Program& { return plan.programs.at(plan.representative[rank]); });
   for (const Compilation& other : compilations)
     if (other.purpose == Purpose::kTrain) ProveWorld(other);

@@ -11,6 +11,6 @@ namespace espalier {
 /// Gives every buffer of the program its offset and finds the peak. `job_ends` are the ends of the program's jobs, as
 /// indices of instructions. `facts` are those of its graph. Writes to `course` unless it is null.
 void PlanMemory(Program& program, const GraphFacts& facts, const Coordinate& coordinate,
-                const std::vector<int>& job_ends, int64_t reserved_bytes, MemoryTimeline* course);
+                const std::vector<int>& job_ends, const BySpace<int64_t>& reserved_bytes, MemoryTimeline* course);
 
 }  // namespace espalier

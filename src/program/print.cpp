@@ -5,10 +5,14 @@
 namespace espalier {
 namespace {
 
+/// Places on the host have its name.
+std::string_view SpaceText(Space space) { return space == Space::kHost ? "host " : ""; }
+
 std::string OperandsText(const Graph& graph, const std::vector<Operand>& operands) {
   std::string text;
   for (const Operand& o : operands)
-    text += fmt::format("{}{}@{}+{}", text.empty() ? "" : ", ", graph.value(o.value).name, o.offset, o.bytes);
+    text += fmt::format("{}{}@{}{}+{}", text.empty() ? "" : ", ", graph.value(o.value).name,
+                        SpaceText(graph.value(o.value).space), o.offset, o.bytes);
   return text;
 }
 
@@ -24,11 +28,12 @@ std::string Describe(const Program& program, int instruction) {
 
 std::string Print(const Program& program) {
   std::string text =
-      fmt::format("stage {} microbatches {} arena {}\n", program.stage, program.microbatches, program.arena_bytes);
+      fmt::format("stage {} microbatches {} arena {}{}\n", program.stage, program.microbatches, program.arena_bytes,
+                  program.host_bytes > 0 ? fmt::format(" host {}", program.host_bytes) : "");
   for (const PersistentBuffer& b : program.persistent)
-    text += fmt::format("persistent {}{} @{}+{} {}\n", program.graph->value(b.value).name,
-                        b.microbatch < 0 ? "" : fmt::format(" m{}", b.microbatch), b.place.offset, b.place.bytes,
-                        Name(b.memory_class));
+    text += fmt::format("persistent {}{} @{}{}+{} {}\n", program.graph->value(b.value).name,
+                        b.microbatch < 0 ? "" : fmt::format(" m{}", b.microbatch), SpaceText(program.SpaceOf(b.place)),
+                        b.place.offset, b.place.bytes, Name(b.memory_class));
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     const Op& op = program.graph->op(instruction.op);

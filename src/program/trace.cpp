@@ -33,7 +33,7 @@ Trace TraceReader::Read(const Program& program) {
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     trace.lanes[instruction.lane].push_back(static_cast<int>(i));
-    if (instruction.lane == Lane::kCompute) continue;
+    if (!IsMessageLane(instruction.lane)) continue;
     const OpTraits& op = (*trace.traits)[instruction.op];
     const Event event{instruction.op, instruction.microbatch, static_cast<int>(i)};
     if (issues) trace.issued.push_back(event);

@@ -111,7 +111,8 @@ void PlanShift(const Graph& graph, const Op& op, const Mesh& mesh, const Coordin
 }  // namespace
 
 std::string_view Name(Lane lane) {
-  constexpr ByLane<std::string_view> kNames = {"compute", "tp", "cp", "ep", "dp", "pp-send", "pp-recv", "copy"};
+  constexpr ByLane<std::string_view> kNames = {"compute", "tp",      "cp",       "ep",     "dp",
+                                               "pp-send", "pp-recv", "copy-out", "copy-in"};
   return kNames[lane];
 }
 
@@ -119,6 +120,14 @@ std::string_view Name(MemoryClass memory_class) {
   constexpr ByMemoryClass<std::string_view> kNames = {"parameters",  "gradients",     "optimizer",
                                                       "activations", "communication", "workspace"};
   return kNames[memory_class];
+}
+
+int64_t CopiedBytes(const Program& program, const Instruction& copy) {
+  int64_t bytes = 0;
+  for (const std::vector<Operand>* operands : {&copy.inputs, &copy.outputs})
+    for (const Operand& operand : *operands)
+      if (program.SpaceOf(operand) == Space::kDevice) bytes += operand.bytes;
+  return bytes;
 }
 
 TransferPlan PlanTransfer(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {

@@ -1,5 +1,5 @@
-// Order between lanes, from memory alone: a reader of bytes waits for their last writer, a writer for their last writer
-// and readers. Order within a lane is program order and needs no wait.
+// Order between lanes, from memory alone, in both arenas: a reader of bytes waits for their last writer, a writer for
+// their last writer and readers. Order within a lane is program order and needs no wait.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -138,39 +138,40 @@ class WaitPlanner {
       const auto for_outputs = [&](const auto& f) {
         ForBytes(instruction.outputs, part ? &part->outputs : nullptr, f);
       };
-      for_inputs([&](int64_t begin, int64_t end) {
-        hazards_.ForEachTouched(begin, end, [&](const Segment& s) { Need(s.writer); });
+      for_inputs([&](Hazards& hazards, int64_t begin, int64_t end) {
+        hazards.ForEachTouched(begin, end, [&](const Segment& s) { Need(s.writer); });
       });
       // An accumulation also reads its outputs; a write waits for readers and writers anyway.
-      for_outputs([&](int64_t begin, int64_t end) { NeedAll(begin, end); });
+      for_outputs([&](Hazards& hazards, int64_t begin, int64_t end) { NeedAll(hazards, begin, end); });
       const int64_t work = instruction.workspace.offset, work_end = work + instruction.workspace.bytes;
-      NeedAll(work, work_end);
+      Hazards& device = hazards_[Space::kDevice];
+      NeedAll(device, work, work_end);
       Emit(instruction, lane);
       const Access self{instruction.lane, ++issued_[lane]};
-      for_inputs([&](int64_t begin, int64_t end) {
-        hazards_.ForEach(begin, end, [&](Segment& s) { s.readers[lane] = self.count; });
+      for_inputs([&](Hazards& hazards, int64_t begin, int64_t end) {
+        hazards.ForEach(begin, end, [&](Segment& s) { s.readers[lane] = self.count; });
       });
-      for_outputs([&](int64_t begin, int64_t end) { hazards_.Overwrite(begin, end, self); });
-      hazards_.Overwrite(work, work_end, self);
+      for_outputs([&](Hazards& hazards, int64_t begin, int64_t end) { hazards.Overwrite(begin, end, self); });
+      device.Overwrite(work, work_end, self);
     }
   }
 
  private:
   void Need(const Access& access) { Need(access.lane, access.count); }
   void Need(Lane lane, int count) { needed_[lane] = std::max(needed_[lane], count); }
-  /// Calls f(begin, end) for the bytes that an instruction touches: those in `parts`, or all.
+  /// Calls f(hazards of the arena, begin, end) for the bytes that an instruction touches: those in `parts`, or all.
   template <typename F>
-  static void ForBytes(const std::vector<Operand>& operands, const std::vector<std::vector<ByteRange>>* parts,
-                       const F& f) {
+  void ForBytes(const std::vector<Operand>& operands, const std::vector<std::vector<ByteRange>>* parts, const F& f) {
     for (size_t i = 0; i < operands.size(); ++i) {
+      Hazards& hazards = hazards_[program_.SpaceOf(operands[i])];
       const int64_t at = operands[i].offset;
-      if (parts == nullptr) f(at, at + operands[i].bytes);
+      if (parts == nullptr) f(hazards, at, at + operands[i].bytes);
       if (parts != nullptr)
-        for (const ByteRange& range : (*parts)[i]) f(at + range.offset, at + range.offset + range.bytes);
+        for (const ByteRange& range : (*parts)[i]) f(hazards, at + range.offset, at + range.offset + range.bytes);
     }
   }
-  void NeedAll(int64_t begin, int64_t end) {
-    hazards_.ForEachTouched(begin, end, [&](const Segment& s) {
+  void NeedAll(Hazards& hazards, int64_t begin, int64_t end) {
+    hazards.ForEachTouched(begin, end, [&](const Segment& s) {
       Need(s.writer);
       for (Lane lane : kLanes) Need(lane, s.readers[lane]);
     });
@@ -186,7 +187,7 @@ class WaitPlanner {
   }
 
   Program& program_;
-  Hazards hazards_;
+  BySpace<Hazards> hazards_;
   ByLane<int> needed_{}, issued_{};
   ByLane<ByLane<int>> known_{};
 };

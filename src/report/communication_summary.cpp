@@ -11,7 +11,7 @@ std::string Milliseconds(double ms) { return fmt::format("{:.{}f} ms", ms, ms < 
 }  // namespace
 
 void CommunicationSummary::Sums::Add(const StepRecord& record) {
-  for (const CommAxis axis : kCommAxes) {
+  for (const CommAxis axis : kAllCommAxes) {
     comm.exposed_ms[axis] += record.comm->exposed_ms[axis];
     comm.hidden_ms[axis] += record.comm->hidden_ms[axis];
   }
@@ -27,7 +27,7 @@ std::string CommunicationSummary::Text() const {
   const Sums& sums = others_.steps > 0 ? others_ : first_;
   const auto steps = static_cast<double>(sums.steps);
   std::string text;
-  for (const CommAxis axis : kCommAxes) {
+  for (const CommAxis axis : kAllCommAxes) {
     const double hidden_ms = sums.comm.hidden_ms[axis], all_ms = hidden_ms + sums.comm.exposed_ms[axis];
     if (all_ms <= 0) continue;
     text += fmt::format("{}{} {}{}, {:.0f} % hidden", text.empty() ? "" : "; ", Name(axis),

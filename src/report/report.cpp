@@ -41,11 +41,12 @@ std::string MeshObject(const Mesh& mesh) {
   return text;
 }
 
-/// "{"tp":0.150,"cp":0.000,"dp":0.000,"pp":0.000}".
+/// "{"tp":0.150,"cp":0.000,"dp":0.000,"pp":0.000}"; "host" only if there were copies.
 std::string MillisecondsObject(const ByCommAxis<double>& ms) {
   std::string members;
-  for (const CommAxis axis : kCommAxes)
-    members += fmt::format("{}\"{}\":{:.3f}", members.empty() ? "" : ",", Name(axis), ms[axis]);
+  for (const CommAxis axis : kAllCommAxes)
+    if (axis != CommAxis::kHost || ms[axis] > 0)
+      members += fmt::format("{}\"{}\":{:.3f}", members.empty() ? "" : ",", Name(axis), ms[axis]);
   return "{" + members + "}";
 }
 
@@ -70,7 +71,7 @@ std::string SharesText(const TraceRecord& record) {
   const auto percent = [&](double us) { return 100 * us / record.step_us; };
   const auto by_axis = [&](std::string_view word, const ByCommAxis<double>& us) {
     std::string text;
-    for (const CommAxis axis : kCommAxes)
+    for (const CommAxis axis : kAllCommAxes)
       if (percent(us[axis]) >= 0.05) text += fmt::format(", {} {} {:.1f} %", word, Name(axis), percent(us[axis]));
     return text;
   };
@@ -368,15 +369,18 @@ void Reporter::RolledBack(int64_t step, int64_t to, const std::string& reason) {
         Worth::kResult);
 }
 
-void Reporter::End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes) {
+void Reporter::End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes,
+                   const std::vector<int64_t>& rank_host_bytes) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   summary_->AddMemory(rank_peak_bytes, outside_bytes);
-  Write(JsonLine()
-            .Text("event", "end")
-            .Integer("status", static_cast<int>(status))
-            .Raw("rank_peak_bytes", fmt::format("[{}]", fmt::join(rank_peak_bytes, ",")))
-            .Integer("outside_bytes", outside_bytes));
+  JsonLine line;
+  line.Text("event", "end")
+      .Integer("status", static_cast<int>(status))
+      .Raw("rank_peak_bytes", fmt::format("[{}]", fmt::join(rank_peak_bytes, ",")))
+      .Integer("outside_bytes", outside_bytes);
+  if (!rank_host_bytes.empty()) line.Raw("rank_host_bytes", fmt::format("[{}]", fmt::join(rank_host_bytes, ",")));
+  Write(line);
 }
 
 void Reporter::Warn(const std::string& text) {

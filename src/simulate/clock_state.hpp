@@ -11,7 +11,9 @@
 namespace espalier::simulate {
 
 inline constexpr int kCompute = static_cast<int>(Lane::kCompute), kPpSend = static_cast<int>(Lane::kPpSend),
-                     kPpRecv = static_cast<int>(Lane::kPpRecv);
+                     kPpRecv = static_cast<int>(Lane::kPpRecv), kCopyOut = static_cast<int>(Lane::kCopyOut),
+                     kCopyIn = static_cast<int>(Lane::kCopyIn);
+inline constexpr uint32_t kCopiesOfClock = 2;  ///< at the same time: out and in
 
 enum class LaneState : uint8_t {
   kBlocked,  ///< waits for other lanes
@@ -21,8 +23,11 @@ enum class LaneState : uint8_t {
 };
 
 /// Set of lanes, one bit each.
-using LaneBits = uint8_t;
+using LaneBits = uint16_t;
 constexpr LaneBits Bit(int lane) { return static_cast<LaneBits>(1u << lane); }
+/// Activities are numbered by clock and lane.
+inline constexpr uint32_t kLanesOfClock = 16;
+static_assert(kLaneCount <= kLanesOfClock);
 constexpr int FirstOf(LaneBits lanes) { return std::countr_zero(lanes); }
 
 struct ClockState {
@@ -57,7 +62,7 @@ struct ClockState {
   const Item& Head(int lane) const { return items->items[static_cast<size_t>(HeadOf(lane))]; }
 };
 
-/// A collective of a group or a message of a pair, which synchronizes clocks.
+/// A collective of a group or a message of a pair, which synchronizes clocks; or a copy to or from the host.
 struct Meeting {
   double work_us = 0;  ///< the highest cost of its members
   double slow = 1;     ///< the highest factor of its members
@@ -66,7 +71,8 @@ struct Meeting {
   uint32_t version = 0;
   uint32_t arrived = 0;  ///< members whose lanes have reached it
   int first = -1;        ///< the member that arrived first; for a pair: the receiver
-  int share = 0;         ///< it gets 1 / share of its ports; 0: not started
+  double share = 0;      ///< it gets 1 / share of its ports, or of its memory; 0: not started
+  double beside = 1;     ///< of a copy: `share` while one goes the other way
   bool flying = false;
   bool dirty = false;
   std::array<uint32_t, kLaneCount> sharers{};  ///< by number of transfers at a port: members with this number there

@@ -12,7 +12,7 @@ Clocks::Clocks(const World& world, const Cluster& cluster, const SimulateOptions
       options_(options),
       groups_(static_cast<uint32_t>(world.lane_of_group.size())),
       clocks_(world.clocks.size()),
-      transfers_(groups_ + clocks_.size()) {
+      transfers_(groups_ + (1 + kCopiesOfClock) * clocks_.size()) {
   for (const double slowdown : {cluster.node_slowdown, cluster.network_slowdown})
     CHECK(0 <= slowdown && slowdown < 1, "a slowdown of {}", slowdown);
   for (int ports = 0; ports < 4; ++ports)
@@ -43,7 +43,7 @@ void Clocks::Run() {
       if (activity < kernels) {
         if (clocks_[activity].version != version) continue;
         now_us_ = us;
-        finishing_.push_back(activity * 8 + kCompute);
+        finishing_.push_back(activity * kLanesOfClock + kCompute);
       } else {
         if (transfers_[activity - kernels].version != version) continue;
         now_us_ = us;
@@ -87,10 +87,12 @@ void Clocks::Advance(int clock, int lane) {
   switch (head.kind) {
     case ItemKind::kKernel:
       return StartKernel(clock);
+    case ItemKind::kCopy:
+      return StartCopy(clock, lane);
     case ItemKind::kAlone:
       c.state[l] = LaneState::kRuns;
       if (!times_.empty()) times_[static_cast<size_t>(clock)].begin_us[l] = now_us_;
-      finishing_.push_back(static_cast<uint32_t>(clock) * 8 + static_cast<uint32_t>(lane));
+      finishing_.push_back(static_cast<uint32_t>(clock) * kLanesOfClock + static_cast<uint32_t>(lane));
       return;
     case ItemKind::kGroup:
       return ArriveAtGroup(clock, lane);
@@ -111,9 +113,23 @@ void Clocks::StartKernel(int clock) {
   ++c.version;
   if (!times_.empty()) times_[static_cast<size_t>(clock)].begin_us[kCompute] = now_us_;
   if (us == 0)
-    finishing_.push_back(static_cast<uint32_t>(clock) * 8 + kCompute);
+    finishing_.push_back(static_cast<uint32_t>(clock) * kLanesOfClock + kCompute);
   else
     Touch(clock);
+}
+
+uint32_t Clocks::CopyOf(int clock, int lane) const {
+  return FirstCopy() + kCopiesOfClock * static_cast<uint32_t>(clock) + (lane == kCopyOut ? 0 : 1);
+}
+
+void Clocks::StartCopy(int clock, int lane) {
+  const ClockState& c = clocks_[static_cast<size_t>(clock)];
+  Meeting& t = transfers_[CopyOf(clock, lane)];
+  t.first = clock;
+  t.work_us = c.costs->us[static_cast<size_t>(c.HeadOf(lane))];
+  t.beside = c.costs->beside[static_cast<size_t>(c.HeadOf(lane))];
+  t.slow = world_.clocks[static_cast<size_t>(clock)].slow_links;
+  Begin(CopyOf(clock, lane));
 }
 
 double Clocks::JitterOf(int clock, int item) const {
@@ -190,7 +206,7 @@ void Clocks::FinishAll() {
   while (!finishing_.empty()) {
     const uint32_t next = finishing_.back();
     finishing_.pop_back();
-    Finish(static_cast<int>(next / 8), static_cast<int>(next % 8));
+    Finish(static_cast<int>(next / kLanesOfClock), static_cast<int>(next % kLanesOfClock));
   }
 }
 

@@ -31,6 +31,7 @@ class Clocks {
   // Lanes advance as far as they can.
   void Advance(int clock, int lane);
   void StartKernel(int clock);
+  void StartCopy(int clock, int lane);
   void ArriveAtGroup(int clock, int lane);
   void ArriveAtPair(int clock, int lane);
   void Finish(int clock, int lane);
@@ -38,6 +39,7 @@ class Clocks {
 
   // Transfers.
   void Begin(uint32_t transfer);
+  void TouchOtherWay(uint32_t transfer);
   void End(uint32_t transfer);
   template <typename Visit>
   void ForEachMember(uint32_t transfer, Visit visit);
@@ -48,6 +50,12 @@ class Clocks {
   void CountSharers(ClockState& clock);
   void SetKernelRate(int clock);
   void SetTransferRate(uint32_t transfer);
+  double ShareOf(uint32_t transfer) const;
+  uint32_t CopyOf(int clock, int lane) const;
+  uint32_t FirstCopy() const { return groups_ + static_cast<uint32_t>(clocks_.size()); }
+  bool IsCopy(uint32_t transfer) const { return transfer >= FirstCopy(); }
+  /// The copy of the same rank in the other direction.
+  uint32_t OtherWay(uint32_t copy) const { return FirstCopy() + ((copy - FirstCopy()) ^ 1u); }
 
   void Touch(int clock);
   double JitterOf(int clock, int item) const;
@@ -60,10 +68,10 @@ class Clocks {
   double now_us_ = 0;
   int64_t finished_ = 0;
   std::vector<ClockState> clocks_;
-  std::vector<Meeting> transfers_;  ///< transfers of groups, then of pairs by their sender
+  std::vector<Meeting> transfers_;  ///< of groups, then of pairs by their sender, then copies by clock: out and in
   EventQueue events_;               ///< activities: kernels by clock, then transfers
 
-  std::vector<uint32_t> finishing_;  ///< clock * 8 + lane
+  std::vector<uint32_t> finishing_;  ///< clock * kLanesOfClock + lane
   std::vector<int> touched_;
   std::vector<uint32_t> dirty_;
 

@@ -51,9 +51,10 @@ class Reader {
 
   /// The properties that all instructions of an op share: attributes are looked up by name once.
   Item ItemOf(const Op& op, Lane lane) {
-    CHECK(IsCommunication(op.kind) == (lane != Lane::kCompute), "{} on lane {}", op.kind, Name(lane));
+    CHECK(IsCommunication(op.kind) == IsMessageLane(lane), "{} on lane {}", op.kind, Name(lane));
     Item item;
     item.part = PartOf(*lanes_.program->graph, op);
+    if (IsHostCopy(op.kind)) item.kind = ItemKind::kCopy;
     if (!IsCommunication(op.kind)) return item;
     if (IsBetweenStages(op.kind)) {
       item.kind = op.kind == OpKind::kSend ? ItemKind::kSend : ItemKind::kRecv;

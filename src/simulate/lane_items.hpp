@@ -20,6 +20,7 @@ struct Family {
 
 enum class ItemKind : uint8_t {
   kKernel,
+  kCopy,   ///< to or from the host
   kAlone,  ///< communication in a group of one rank, which ends at once
   kGroup,  ///< synchronizes with all members of a group
   kSend,   ///< matches a kRecv of one peer

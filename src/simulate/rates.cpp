@@ -1,6 +1,7 @@
 // Transfers and rates. k transfers at one port of a rank, in the same direction, get 1 / k of its rate each; links are
-// full duplex, so a send and a recv do not share. A transfer runs at the smallest share of its members. Kernels slow
-// down while a transfer of their rank is in progress at the node's or the network's port.
+// full duplex, so a send and a recv do not share. A transfer runs at the smallest share of its members. Copies to and
+// from the host share its memory if they run both ways at the same time. Kernels slow down while a transfer of their
+// rank is in progress at the node's or the network's port.
 #include <algorithm>
 
 #include "simulate/clocks.hpp"
@@ -13,6 +14,8 @@ void Clocks::ForEachMember(uint32_t transfer, Visit visit) {
     const int lane = static_cast<int>(world_.lane_of_group[transfer]);
     for (int m = world_.first_member[transfer]; m < world_.first_member[transfer + 1]; ++m)
       visit(world_.members[static_cast<size_t>(m)], lane);
+  } else if (IsCopy(transfer)) {
+    visit(transfers_[transfer].first, transfer == CopyOf(transfers_[transfer].first, kCopyOut) ? kCopyOut : kCopyIn);
   } else {
     visit(static_cast<int>(transfer - groups_), kPpSend);
     visit(transfers_[transfer].first, kPpRecv);
@@ -39,7 +42,7 @@ void Clocks::Begin(uint32_t transfer) {
     c.state[l] = LaneState::kRuns;
     if (!times_.empty()) times_[static_cast<size_t>(clock)].begin_us[l] = now_us_;
     if (at_once) {
-      finishing_.push_back(static_cast<uint32_t>(clock) * 8 + static_cast<uint32_t>(lane));
+      finishing_.push_back(static_cast<uint32_t>(clock) * kLanesOfClock + static_cast<uint32_t>(lane));
       return;
     }
     c.transferring |= Bit(lane);
@@ -54,15 +57,24 @@ void Clocks::Begin(uint32_t transfer) {
   t.share = 0;
   t.sharers.fill(0);
   dirty_.push_back(transfer);
+  TouchOtherWay(transfer);
+}
+
+/// A copy changes the rate of the one in the other direction.
+void Clocks::TouchOtherWay(uint32_t transfer) {
+  if (!IsCopy(transfer)) return;
+  Meeting& other = transfers_[OtherWay(transfer)];
+  if (other.flying && !std::exchange(other.dirty, true)) dirty_.push_back(OtherWay(transfer));
 }
 
 void Clocks::End(uint32_t transfer) {
   transfers_[transfer].flying = false;
+  TouchOtherWay(transfer);
   ForEachMember(transfer, [&](int clock, int lane) {
     ClockState& c = clocks_[static_cast<size_t>(clock)];
     c.transferring &= static_cast<LaneBits>(~Bit(lane));
     Occupy(c, lane, -1);
-    finishing_.push_back(static_cast<uint32_t>(clock) * 8 + static_cast<uint32_t>(lane));
+    finishing_.push_back(static_cast<uint32_t>(clock) * kLanesOfClock + static_cast<uint32_t>(lane));
   });
 }
 
@@ -112,13 +124,21 @@ void Clocks::SetKernelRate(int clock) {
   events_.Push({now_us_ + c.left_us / rate, static_cast<uint32_t>(clock), c.version});
 }
 
+/// The number of transfers among which the busiest port of the members is shared; of a copy how much longer it takes.
+double Clocks::ShareOf(uint32_t transfer) const {
+  const Meeting& t = transfers_[transfer];
+  if (IsCopy(transfer)) return options_.interference && transfers_[OtherWay(transfer)].flying ? t.beside : 1;
+  int share = 1;
+  for (int k = kLaneCount - 1; k > 1 && share == 1; --k)
+    if (t.sharers[static_cast<size_t>(k)] > 0) share = k;
+  return share;
+}
+
 void Clocks::SetTransferRate(uint32_t transfer) {
   Meeting& t = transfers_[transfer];
   t.dirty = false;
   if (!t.flying) return;
-  int share = 1;
-  for (int k = kLaneCount - 1; k > 1 && share == 1; --k)
-    if (t.sharers[static_cast<size_t>(k)] > 0) share = k;
+  const double share = ShareOf(transfer);
   if (share == t.share) return;
   if (t.share > 0) {
     t.left_us = std::max(0.0, t.left_us - (now_us_ - t.since_us) / t.share);

@@ -29,12 +29,14 @@ ItemCosts InLaneOrder(const LaneItems& items, const std::vector<InstructionCost>
   ItemCosts in_order;
   in_order.us.reserve(costs.size());
   in_order.port.reserve(costs.size());
+  in_order.beside.reserve(costs.size());
   for (int instruction : items.instruction) {
     const InstructionCost& cost = costs[static_cast<size_t>(instruction)];
     CHECK(std::isfinite(cost.us) && cost.us >= 0, "{} of rank {} takes {} us", Describe(*items.program, instruction),
           rank, cost.us);
     in_order.us.push_back(cost.us);
     in_order.port.push_back(cost.port);
+    in_order.beside.push_back(cost.beside);
   }
   for (const InstructionCost& cost : costs) in_order.by_source_us[cost.source] += cost.us;
   return in_order;

@@ -15,6 +15,7 @@ namespace espalier::simulate {
 struct ItemCosts {
   std::vector<double> us;
   std::vector<Port> port;
+  std::vector<double> beside;           ///< InstructionCost::beside
   ByCostSource<double> by_source_us{};  ///< sums
 };
 

@@ -9,7 +9,7 @@ void Count(Breakdown& total, const Interval& interval, double us) {
     total.compute_us += us;
   else if (interval.exposed < 0)
     total.idle_us += us;
-  for (CommAxis axis : kCommAxes) {
+  for (CommAxis axis : kAllCommAxes) {
     if (!interval.transfers[axis]) continue;
     const bool exposed = static_cast<int>(axis) == interval.exposed;
     (exposed ? total.exposed_us : total.hidden_us)[axis] += us;
@@ -20,7 +20,7 @@ double CommTimes::ExposedMs() const { return std::accumulate(exposed_ms.begin(),
 
 CommTimes CommTimesOf(const Breakdown& breakdown) {
   CommTimes times;
-  for (const CommAxis axis : kCommAxes) {
+  for (const CommAxis axis : kAllCommAxes) {
     times.exposed_ms[axis] = breakdown.exposed_us[axis] * 1e-3;
     times.hidden_ms[axis] = breakdown.hidden_us[axis] * 1e-3;
   }

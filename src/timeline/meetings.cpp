@@ -44,7 +44,7 @@ std::vector<Meeting> Collect(const std::vector<Track>& tracks, KeyOf key_of) {
     std::map<ChannelKey, int> counts;
     for (size_t i = 0; i < program.instructions.size(); ++i) {
       const Instruction& instruction = program.instructions[i];
-      if (instruction.lane == Lane::kCompute || spans[i] < 0) continue;
+      if (!IsMessageLane(instruction.lane) || spans[i] < 0) continue;
       const ChannelKey key = key_of(tracks[static_cast<size_t>(t)], instruction, program.graph->op(instruction.op));
       if (key.lane != Lane::kCompute) entries.push_back({key, counts[key]++, {t, spans[i]}});
     }

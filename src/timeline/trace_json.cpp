@@ -107,9 +107,11 @@ class TraceWriter {
     Append(R"("layer":{},"bytes":{},"waiting_us":{}}}}})", op.layer, BytesOf(track, instruction), wait);
   }
 
-  /// The bytes that a kernel reads and writes, or that a transfer sends, or receives if it is a recv.
+  /// The bytes that a kernel reads and writes, that a copy moves, or that a transfer sends, or receives if it is a
+  /// recv.
   int64_t BytesOf(const Track& track, const Instruction& instruction) {
     const Op& op = track.program->graph->op(instruction.op);
+    if (IsCopyLane(instruction.lane)) return CopiedBytes(*track.program, instruction);
     if (instruction.lane == Lane::kCompute || op.kind == OpKind::kRecv) return OperandBytes(instruction);
     const Mesh& mesh = track.program->mesh;
     if (op.kind == OpKind::kGatherStages)

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <limits>
 #include <map>
+#include <tuple>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/mesh/zigzag.hpp"
@@ -29,12 +30,12 @@ void FillInput(const Runnable& runnable, std::string_view name, int microbatch, 
                                   std::ssize(numbers) * static_cast<int64_t>(sizeof(int32_t)));
 }
 
-/// By name: offset and bytes of the values that a program keeps from step to step.
-std::map<std::string, std::pair<int64_t, int64_t>> KeptOf(const Program& program) {
-  std::map<std::string, std::pair<int64_t, int64_t>> kept;
+/// By name: space, offset and bytes of the values that a program keeps from step to step.
+std::map<std::string, std::tuple<Space, int64_t, int64_t>> KeptOf(const Program& program) {
+  std::map<std::string, std::tuple<Space, int64_t, int64_t>> kept;
   for (const PersistentBuffer& buffer : program.persistent)
     if (const Value& value = program.graph->value(buffer.value); IsKept(value.kind))
-      kept[value.name] = {buffer.place.offset, buffer.place.bytes};
+      kept[value.name] = {value.space, buffer.place.offset, buffer.place.bytes};
   return kept;
 }
 
@@ -100,12 +101,15 @@ BatchLayout LayoutOfBatch(const Compilation& compilation, const Coordinate& coor
 
 Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device) : ramp_(deck.batch), device_(device) {
   OnAllRanks(world, [&] { Compile(deck, world); });
-  int64_t bytes = 0;
-  for (const Runnable* runnable : All()) bytes = std::max(bytes, runnable->program.arena_bytes);
+  BySpace<int64_t> bytes{};
+  for (const Runnable* runnable : All()) bytes = Larger(bytes, ArenasOf(runnable->program));
   CheckFit(deck, world, device_, bytes);
   free_bytes_ = std::numeric_limits<int64_t>::max();
   for (const MemoryLimit& limit : device_.ArenaLimits()) free_bytes_ = std::min(free_bytes_, limit.available);
-  OnAllRanks(world, [&] { arena_ = device_.MakeArena(bytes); });
+  OnAllRanks(world, [&] {
+    arena_ = device_.MakeArena(bytes[Space::kDevice]);
+    if (bytes[Space::kHost] > 0) host_ = device_.MakeStaging(bytes[Space::kHost]);
+  });
   MakeExecutors(world, mpi);
   tensors_ = StateTensors(compilation());
   local_ = LocalTensors(tensors_, training().executor(), coordinate_);
@@ -161,7 +165,7 @@ void Programs::MakeExecutors(World& world, MpiWorld* mpi) {
     abort = [mpi](const std::string& message) { mpi->Fail(message); };
   }
   for (Runnable* runnable : All())
-    runnable->executor = device_.MakeExecutor(runnable->program, coordinate_, *arena_, abort);
+    runnable->executor = device_.MakeExecutor(runnable->program, coordinate_, {*arena_, host_.get()}, abort);
 }
 
 }  // namespace espalier

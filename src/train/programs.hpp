@@ -1,4 +1,4 @@
-// The programs of a run on this rank. They share one arena and the states in it.
+// The programs of a run on this rank. They share its arenas and the states in them.
 #pragma once
 
 #include <memory>
@@ -57,6 +57,8 @@ class Programs {
   const Compilation& compilation() const { return trainings_.back().compilation; }
   const Coordinate& coordinate() const { return coordinate_; }
   const Arena& arena() const { return *arena_; }
+  /// The arena on the host; null: nothing is there.
+  const Arena* host() const { return host_.get(); }
   /// Memory that was free for this rank before it took the arena; memory shared with other ranks counts in full.
   int64_t free_bytes() const { return free_bytes_; }
   Device& device() const { return device_; }
@@ -92,7 +94,7 @@ class Programs {
   Coordinate coordinate_{};
   Device& device_;
   int64_t free_bytes_ = 0;
-  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Arena> arena_, host_;
   Runnable proof_;
   std::optional<Runnable> evaluate_, copies_;
   std::vector<StateTensor> tensors_;

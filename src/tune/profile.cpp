@@ -20,7 +20,8 @@ namespace {
 
 constexpr int kLayers = 2;  // of a small model
 
-/// The deck with two layers of one kind, on one pipeline stage and without data parallelism but what shares experts.
+/// The deck with two layers of one kind, on one pipeline stage, without offload, and without data parallelism but what
+/// shares experts.
 /// Layers for further tokens run with the head, and are like the last layer: models of other kinds have none.
 Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   Layout small = layout;
@@ -40,6 +41,7 @@ Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   changed.recompute.layers.clear();
   SetLayout(changed, small);
   changed.pipeline.split.clear();
+  changed.offload.optimizer = changed.offload.activations = 0;
   changed.model = WithLayersOf(deck.model, kind, kLayers);
   if (kind != KindOf(deck.model, deck.model.layers)) changed.model.mtp_layers = 0;
   return WithSequences(std::move(changed), layout.micro * small.dp_shard);
@@ -277,6 +279,16 @@ void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile
   if (example.has_ends) profile.step_us_per_element = elements > 0 ? step_us / static_cast<double>(elements) : 0;
 }
 
+/// What may be on the host is no part of the least memory of a device.
+void LeaveOutOffloaded(const Deck& deck, LayerProfile& profile) {
+  const size_t stays = deck.precision.compute == Dtype::kF32 ? 1 : 0;  // the master
+  for (PartMemory& memory : profile.memory) {
+    if (deck.offload.activations > 0) memory.kept = memory.kept_for_w = 0;
+    if (deck.offload.optimizer > 0)
+      for (ParameterShape& parameter : memory.parameters) parameter.state_bytes.resize(stays);
+  }
+}
+
 }  // namespace
 
 int64_t ParameterShape::ShardOver(int64_t dp_shard, int64_t cp) const {
@@ -310,6 +322,7 @@ LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* 
       if (v.layout == "batch,stream,embed" && v.frequency == Frequency::kMicrobatch)
         profile.stream_bytes = Volume(LocalShape(v.type, c.mesh, {})) * SizeOf(v.type.dtype);
   }
+  LeaveOutOffloaded(deck, profile);
   return profile;
 }
 

@@ -133,12 +133,12 @@ class Diagnoser {
     return done == place && Unmet(peer, counterpart).empty() ? PeerPosition::kArrived : PeerPosition::kBefore;
   }
 
-  /// The waits of a rank. A rank in a kernel waits for no other rank.
+  /// The waits of a rank. A rank in a kernel, or in a copy, waits for no other rank.
   std::vector<PendingWait> PendingWaitsOf(int rank) {
     if (!InStep(rank)) return BetweenSteps(rank);
     std::vector<PendingWait> waits;
     for (int instruction : Begun(rank)) {
-      if (At(ProgramOf(rank), instruction).lane == Lane::kCompute) continue;
+      if (!IsMessageLane(At(ProgramOf(rank), instruction).lane)) continue;
       PendingWait wait{rank, instruction, GroupOf(rank, instruction), {}, {}};
       for (int peer : wait.group) {
         if (peer == rank) continue;
@@ -241,7 +241,7 @@ class Diagnoser {
     return in_kernel.size() == 1 && Blame(Fault::kInKernel, in_kernel[0], WaitForRank(in_kernel[0]));
   }
   bool IsInKernel(int rank) {
-    return std::ranges::any_of(Begun(rank), [&](int i) { return At(ProgramOf(rank), i).lane == Lane::kCompute; });
+    return std::ranges::any_of(Begun(rank), [&](int i) { return !IsMessageLane(At(ProgramOf(rank), i).lane); });
   }
 
   /// Blames the network for an instruction across hosts at which all have arrived.

@@ -42,10 +42,15 @@ bool IsSmall(const Deck& deck, const Mesh& mesh) {
          work * mesh.Ranks() <= 4 * kMaxWork;
 }
 
+int64_t ArenaBytesOf(const Program& program, const Operand& operand) {
+  return program.SpaceOf(operand) == Space::kHost ? program.host_bytes : program.arena_bytes;
+}
+
 /// Checks that every buffer of a rank is in its arena, and that the arena is no larger than the relations promise.
 void RequirePlaced(const Program& program) {
   const auto placed = [&](const Operand& operand) {
-    return operand.bytes >= 0 && operand.offset >= 0 && operand.offset <= program.arena_bytes - operand.bytes;
+    return operand.bytes >= 0 && operand.offset >= 0 &&
+           operand.offset <= ArenaBytesOf(program, operand) - operand.bytes;
   };
   Require(program.arena_bytes >= 0 && program.arena_bytes <= int64_t{1} << 58,
           "an arena of " + std::to_string(program.arena_bytes) + " bytes");

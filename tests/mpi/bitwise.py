@@ -1,13 +1,14 @@
 """Settings that must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of
 rows, interleaved microbatches, early reduction of gradients, early cp communication, and the threads that make initial
-weights. Within a group all runs shard data and tensors in the same way, in sizes drawn at random; each must have the
-same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients after every microbatch
-regroups sums: rtol 1e-5. Sending gradients in bf16 rounds them: rtol 1e-3. The planned peak of every rank is exactly
-the used one."""
+weights; states on the host that pass through the device in chunks, and activations that wait there. Within a group all
+runs shard data and tensors in the same way, in sizes drawn at random; each must have the same losses, norms, weights
+and moments as the group's first, bit for bit. Reducing gradients after every microbatch regroups sums: rtol 1e-5.
+Sending gradients in bf16 rounds them: rtol 1e-3. The planned peak of every rank is exactly the used one, in the memory
+of the device and in that of the host."""
 import os
 
 from support.checkpoints import same_bits, tensors
-from support.runs import Checks, difference, planned_peaks, scratch, train
+from support.runs import Checks, difference, planned, scratch, train
 from support.share import share
 from support.sizes import Sizes
 
@@ -48,6 +49,11 @@ WHOLE = "parallel.sequence_parallel=false"
 MASKS = ["model.sliding_window=7", "model.full_attention_layers=1", "data.isolate_documents=true", "data.end_token=32"]
 DROPS = ["dropout.embedding=0.1", "dropout.residual=0.3", "dropout.attention=0.2"]
 UNEVEN = ["model.ffn_dim=89", "model.vocab=263", "model.seq_len=23"]
+COMPUTE = "precision.compute=bf16"  # masters leave the device, too
+OFFLOAD, PART = (["offload.optimizer=all", "offload.chunk_bytes=2048"],
+                 ["offload.optimizer=0.6", "offload.chunk_bytes=3000"])  # pieces of tensors, and several small tensors
+LARGE_CHUNKS = ["offload.optimizer=all"]
+AWAY, SOME_AWAY = ["offload.activations=all"], ["offload.activations=0.5"]
 
 
 def pp(degree):
@@ -171,6 +177,28 @@ GROUPS = [
     (2, 1, [MOMENTS, MUON, STEP, *EXPERTS], [[], [FULL], [SELECTIVE], [pp(2)]]),
     (2, 1, [MOMENTS, "parallel.cp=2", "parallel.context=all_gather", "optimizer.groups=['*norm* lr=0.5']"],
      [[], [FULL], [AT_ATTENTION]]),
+    # States on the host.
+    (1, 1, [COMPUTE], [[], OFFLOAD, [*PART, FULL], LARGE_CHUNKS, [pp(2), *OFFLOAD], [pp(2), schedule("zbv"), *PART],
+                       [pp(3), TOGETHER, *OFFLOAD]]),
+    (2, 1, [COMPUTE, STEP, *UNEVEN], [[], OFFLOAD, [ZERO1, *OFFLOAD], [pp(2), ZERO3, ALWAYS, *PART], [NEVER, *OFFLOAD],
+                                      [pp(2), schedule("interleaved"), *OFFLOAD],
+                                      [pp(2), schedule("zb-h1"), LATE, *PART]]),
+    (2, 1, [COMPUTE, EACH, ZERO2], [[], OFFLOAD, [ZERO3, FULL, *PART], [pp(2), schedule("dualpipev"), *OFFLOAD]]),
+    (1, 2, [COMPUTE, "model.tie_embeddings=true"], [[], OFFLOAD, [TWO_STRIPS, *PART], [pp(2), *OFFLOAD]]),
+    (2, 2, [COMPUTE, *EXPERTS, "parallel.ep=2", EACH], [[], OFFLOAD, [FULL, *PART], [pp(2), *OFFLOAD]]),
+    (2, 1, [COMPUTE, MUON, STEP, *EXPERTS], [[], OFFLOAD, PART, [pp(2), *OFFLOAD]]),
+    (2, 1, [COMPUTE, MOMENTS, MUON, STEP, *UNEVEN], [[], OFFLOAD, [pp(2), *PART]]),
+    (2, 1, [COMPUTE, MOMENTS, CP, "parallel.context=all_gather", "optimizer.groups=['*norm* lr=0.5']"],
+     [[], OFFLOAD, PART]),
+    (2, 1, [STEP], [[], OFFLOAD, [pp(2), *PART]]),  # moments alone
+    # Activations that wait on the host.
+    (1, 1, [], [[], AWAY, [*SOME_AWAY, SELECTIVE], [*AWAY, FULL], [pp(2), *AWAY], [pp(2), schedule("zb-h1"), *AWAY],
+                [pp(2), schedule("zbv"), *AWAY], [pp(2), schedule("dualpipev"), *SOME_AWAY], [TOGETHER, pp(2), *AWAY]]),
+    (2, 2, [COMPUTE, STEP, *UNEVEN], [[], AWAY, [*AWAY, TWO_STRIPS, FULL], [pp(2), ZERO3, ALWAYS, *AWAY, *OFFLOAD],
+                                      [pp(2), schedule("interleaved"), *AWAY]]),
+    (2, 1, [*EXPERTS, "parallel.ep=2", EACH, JOIN], [[], AWAY, [*SOME_AWAY, SELECTIVE], [pp(2), *AWAY]]),
+    (1, 1, [CP, "parallel.context=ring", ZERO1, GPT2, *MASKS, "dropout.attention=0.2"], [[], AWAY, [pp(2), *AWAY]]),
+    (1, 2, [CHUNKS, *MLA], [[], AWAY, [ATTENTION_AGAIN, *AWAY]]),
 ]
 
 # dp_replicate, dp_shard, tp, further keys: compared with the same run with another `reduce`.
@@ -212,8 +240,13 @@ class Runner:
                 ranks *= int(key.split("=")[1])
         self.count += 1
         metrics = train(os.path.join(self.folder, f"run{self.count}"), ranks, overrides)
-        planned = planned_peaks(self.folder, ranks, overrides)
-        self.checks.that(metrics.end["rank_peak_bytes"] == planned, f"{name}: planned peak is what was used")
+        plan = planned(self.folder, ranks, overrides)
+        self.checks.that(metrics.end["rank_peak_bytes"] == plan["rank_peak_bytes"],
+                         f"{name}: planned peak is what was used")
+        on_host = plan.get("rank_host_bytes")
+        states, some = (any(key.startswith(word) for key in keys) for word in ("offload.optimizer", "offload."))
+        self.checks.that(metrics.end.get("rank_host_bytes") == on_host and (on_host is None or some) and
+                         (on_host is not None or not states), f"{name}: planned peak on the host is what was used")
         return metrics.curve("loss"), metrics.curve("grad_norm"), tensors(metrics.checkpoint(STEPS))
 
 

@@ -5,7 +5,7 @@ import itertools, json, os, re, sys
 
 from support.checkpoints import same_bits, tensors
 from support.emulated import environment, skip_without_module
-from support.runs import Checks, DECK, Metrics, difference, launch, planned_peaks, program, scratch, train
+from support.runs import (Checks, DECK, Metrics, difference, launch, planned, planned_peaks, program, scratch, train)
 from support.share import share
 
 BASE = ["model.layers=2", "batch.global=4", "run.steps=5", "optimizer.eps=1e-6"]
@@ -247,6 +247,27 @@ def check_attention(checks, home):
     environment(ESPALIER_EMULATED_GPUS=None)
 
 
+def check_offload(checks, home):
+    """States and activations on the host: the bits of a run without, however streams run and messages travel."""
+    away = ["offload.optimizer=all", "offload.activations=all", "offload.chunk_bytes=2048"]
+    two = ["parallel.dp_shard=2", "parallel.zero=3"]
+    ways = [("graph", 1, [], {}), ("issued", 1, [], {"ESPALIER_CUDA_GRAPH": "0"}),
+            ("late streams", 1, [], {"ESPALIER_EMULATED_STREAMS": "late"}), ("over MPI", 2, two, {}),
+            ("over NCCL", 2, [*two, NCCL], {"ESPALIER_EMULATED_GPUS": "2"}),
+            ("over NCCL, late streams", 2, [*two, NCCL],
+             {"ESPALIER_EMULATED_GPUS": "2", "ESPALIER_EMULATED_STREAMS": "late"})]
+    for way, ranks, keys, settings in ways:
+        keys = [*BASE, "precision.compute=bf16", CUDA, *keys]
+        environment(**settings)
+        without, run = (train(home(f"offload-{way}-{len(more)}"), ranks, [*keys, *more]) for more in ([], away))
+        environment(**{name: None for name in settings})
+        plan = planned(home(""), ranks, [*keys, *away])
+        checks.that(equal(run, without) and same_bits(tensors(run.checkpoint(5)), tensors(without.checkpoint(5))),
+                    f"offload, {way}: bitwise the run without")
+        checks.that(run.end["rank_peak_bytes"] == plan["rank_peak_bytes"] and
+                    run.end["rank_host_bytes"] == plan["rank_host_bytes"], f"offload, {way}: both peaks as planned")
+
+
 DOCUMENTS = ["data.isolate_documents=true", "data.end_token=32"]
 WINDOWS = ["model.sliding_window=7", "model.full_attention_layers=1"]
 
@@ -450,7 +471,7 @@ def main():
         # In this order each third takes about as long: the longest three are neighbours.
         all_checks = [check_one_rank, check_capture, check_hungry, check_checkpoints, check_layouts, check_attention,
                       check_masks, check_moments, check_fp8, check_watch, check_rounded, check_experts, check_guard,
-                      check_choice, check_gpt_oss, check_products, check_capabilities, check_errors]
+                      check_choice, check_gpt_oss, check_products, check_capabilities, check_errors, check_offload]
         named = [check for check in all_checks if check.__name__ in sys.argv[1:]]
         for check in named if sys.argv[1:] else share(all_checks, always=[check_one_rank]):
             check(checks, home)

@@ -342,7 +342,10 @@ class RandomDeck:
         self.switches = {"parallel.pp": pp, "pipeline.schedule": schedule, "pipeline.chunks": chunks,
                          "parallel.zero": chooser.choice([1, 3] if whole else [1, 2, 3]),
                          "recompute.mode": chooser.choice(["none", "selective", "full"]),
-                         "overlap.interleave": chooser.choice([True, False])}
+                         "overlap.interleave": chooser.choice([True, False]),
+                         "offload.optimizer": chooser.choice([0, 0, 0.5, 1]),
+                         "offload.activations": chooser.choice([0, 0, 0.5, 1]),
+                         "offload.chunk_bytes": chooser.choice([1024, 5000, 1 << 26])}
         if self.switches["parallel.zero"] == 3 and self.shards > 1:
             self.switches |= {"recompute.regather": chooser.choice(["auto", "always", "never"]),
                               "overlap.prefetch": chooser.randint(0, 2)}

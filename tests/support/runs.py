@@ -81,12 +81,17 @@ def layout(digits, dp_axis="dp_shard"):
 
 def planned_peaks(folder, ranks, overrides, deck=DECK):
     """Peak bytes of every rank, from `plan`."""
+    return planned(folder, ranks, overrides, deck)["rank_peak_bytes"]
+
+
+def planned(folder, ranks, overrides, deck=DECK):
+    """What `plan --json` says."""
     path = os.path.join(folder, "plan.json")
     done = launch(1, ["plan", deck, "--ranks", str(ranks), "--json", path, *ON_DEVICE, *overrides])
     if done.returncode != 0:
         sys.exit(done.stdout)
     with open(path) as file:
-        return json.load(file)["rank_peak_bytes"]
+        return json.load(file)
 
 
 def program(ranks, rank, overrides, deck=DECK):

@@ -90,6 +90,14 @@ struct Cluster {
   } compute;
   LinkModel node, network;
 
+  /// Copies between the memories of devices and of their node. All rates are 0 where they are unknown.
+  struct Host {
+    double out_bytes_per_us = 0, in_bytes_per_us = 0;  ///< rate of a link, to the host and from it
+    int ranks_per_link = 1;                            ///< ranks behind one switch, which share its link
+    double dram_bytes_per_us = 0;  ///< rate of the node's memory, which all copies of its ranks share; 0: no limit
+    double copy_us = 0;            ///< start of a copy
+  } host;
+
   /// Storage that checkpoints are written to.
   struct Storage {
     double node_bytes_per_us = 0;   ///< rate of one node, all its ranks together; 0: unknown

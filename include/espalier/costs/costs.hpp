@@ -40,6 +40,12 @@ class Costs {
   Cost Collective(OpKind kind, int64_t wire_bytes, const GroupPlace& place) const;
   /// A message to one peer, under the same conditions.
   Cost Message(int64_t bytes, bool same_node) const;
+  /// A copy between the memory of a device and that of its node, while `ranks` ranks of the node copy: alone, or with
+  /// one in the other direction on each rank beside it. Throws UserError (kDeck) if the cluster file has no rates.
+  struct CopyCost {
+    double alone_us = 0, beside_us = 0;
+  };
+  CopyCost HostCopy(OpKind kind, int64_t bytes, int ranks) const;
 
  private:
   Cluster cluster_;
@@ -54,6 +60,7 @@ struct InstructionCost {
   double us = 0;
   CostSource source = CostSource::kFormula;
   Port port = Port::kNone;
+  double beside = 1;  ///< of a copy to or from the host: its time relative to `us` while one goes the other way
 };
 /// The axes that decide which experts a rank has, if times depend on it; else none.
 AxisSet RoutingAxes(const Costs& costs, const Program& program);

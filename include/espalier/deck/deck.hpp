@@ -118,6 +118,13 @@ struct Deck {
     int64_t budget;                        ///< bytes of a rank's arena, for kAuto; 0: what is there
     Regather regather;
   } recompute;
+  struct Offload {
+    double optimizer;      ///< share of the state of the optimizer that is on the host
+    double activations;    ///< share of what forward keeps for backward that waits there
+    double parameters;     ///< share of the weights in the compute type that is there
+    int64_t chunk_bytes;   ///< most of it that a copy moves
+    int64_t device_bytes;  ///< most that the arena of a device may have; 0: what the device has
+  } offload;
   struct Overlap {
     bool tensor, gradients;
     int tensor_strips;  ///< 1: none; 0: TensorStrips() chooses

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -48,12 +49,13 @@ using DeckDefault = std::variant<DeckValue, Required, Derived>;
 struct Allowed {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  bool above_min = false;                      ///< the smallest value itself is not allowed
-  bool below_max = false;                      ///< the largest value itself is not allowed
-  bool or_zero = false;                        ///< 0 is allowed too, and has a meaning of its own
-  std::vector<std::string_view> choices = {};  ///< empty: any string
-  bool paths = false;                          ///< files or globs: relative ones belong to the deck that names them
-  bool path = false;                           ///< a file or folder: relative ones belong to the working directory
+  bool above_min = false;                                       ///< the smallest value itself is not allowed
+  bool below_max = false;                                       ///< the largest value itself is not allowed
+  bool or_zero = false;                                         ///< 0 is allowed too, and has a meaning of its own
+  std::vector<std::string_view> choices = {};                   ///< empty: any string
+  std::vector<std::pair<std::string_view, double>> words = {};  ///< strings that stand for a number
+  bool paths = false;  ///< files or globs: relative ones belong to the deck that names them
+  bool path = false;   ///< a file or folder: relative ones belong to the working directory
 };
 
 struct DeckKey {

@@ -1,5 +1,5 @@
 // A program on the CPU: compute instructions run in the calling thread, one after the other. Communication instructions
-// are handed over at the start of the step and run concurrently; waits order the two.
+// and copies are handed over at the start of the step and run concurrently; waits order them.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,13 @@
 namespace espalier {
 
 class CommClock;
+class CopyLanes;
 
 class CpuExecutor final : public Executor {
  public:
-  /// `communication` may be null if nothing communicates. All of them must outlive it; `arena` is the host's.
-  CpuExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication,
+  /// `communication` may be null if nothing communicates. All of them must outlive it; the host may dereference both
+  /// arenas.
+  CpuExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory, Communication* communication,
               KernelFinder find_kernel, Abort abort = {});
   ~CpuExecutor() override;
 
@@ -27,6 +29,7 @@ class CpuExecutor final : public Executor {
   void RunCalls();
   void AwaitLanes(std::span<const Wait> waits);
   void Abandon() override;
+  void Copy(const HostCopy& copy);
   /// Measures every exchange.
   void AddClocks();
   /// Notes the span of a kernel that began at `begin` and ends now.
@@ -37,6 +40,9 @@ class CpuExecutor final : public Executor {
 
   Communication* communication_;
   std::unique_ptr<PreparedComm> comm_;
+  std::unique_ptr<CopyLanes> copy_lanes_;
+  std::function<void(const HostCopy&)> make_copy_;
+  std::vector<Span> copy_spans_;                 ///< by copy: of the current step
   std::unique_ptr<CommClock> comm_clock_;        ///< times of the current step
   std::vector<double> ready_us_;                 ///< by instruction: an exchange begins
   StepTimes times_;                              ///< times of the last step

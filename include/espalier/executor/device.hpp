@@ -37,18 +37,21 @@ class Device {
 
   /// The limits of the arena: memory of this node, or of the GPU.
   virtual std::vector<MemoryLimit> ArenaLimits() const = 0;
+  /// The limits of an arena on the host: memory of this node; none on a device that allocates nothing.
+  virtual std::vector<MemoryLimit> HostLimits() const { return MemoryLimits(); }
   /// The arena of this rank. Throws UserError (kDoesNotFit) if it does not fit.
   virtual std::unique_ptr<Arena> MakeArena(int64_t bytes) = 0;
-  /// Host memory that this device copies to and from at full speed. Throws like MakeArena.
+  /// Host memory that this device copies to and from at full speed: a staging buffer, or an arena on the host. Throws
+  /// like MakeArena.
   virtual std::unique_ptr<Arena> MakeStaging(int64_t bytes) = 0;
 
   /// Makes the communicators of `channels`, once, before the first executor that communicates. Collective, with the
   /// same list on all ranks (AgreeOnChannels). `world` must outlive it.
   virtual void Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) = 0;
 
-  /// An executor in an arena of this device. All arguments, and the device, must outlive it.
-  virtual std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
-                                                 Executor::Abort abort) = 0;
+  /// An executor in arenas of this device. Program, arenas and device must outlive it.
+  virtual std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate,
+                                                 const Memory& memory, Executor::Abort abort) = 0;
 };
 
 /// The CPU, with `threads` threads for kernels. Messages use MPI.

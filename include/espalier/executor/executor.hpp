@@ -35,6 +35,27 @@ struct NamedTensor {
   int microbatch = -1;
   Tensor tensor;
   const Type* type = nullptr;  ///< global shape and placements
+  Arena* arena = nullptr;      ///< that `tensor` is in
+};
+
+/// The arenas of a rank.
+struct Memory {
+  Memory(Arena& of_device, Arena* on_host = nullptr) : device(of_device), host(on_host) {}
+
+  Arena& device;
+  Arena* host;  ///< null: nothing is on the host
+};
+
+/// A copy between the memories of a rank.
+struct HostCopy {
+  struct Part {
+    std::byte* to;
+    const std::byte* from;
+    int64_t bytes;
+  };
+  const Instruction* instruction = nullptr;
+  int index = -1;  ///< in Program::instructions
+  std::vector<Part> parts;
 };
 
 class Executor {
@@ -88,11 +109,12 @@ class Executor {
   /// The same of all elements of an fp32 value.
   virtual std::vector<float> GetNumbers(std::string_view name) const;
 
-  /// A state, accumulator, input or result; CHECKs that it is on this rank. It is memory of the arena: read it through
-  /// Arena::Read while no step is in flight.
+  /// A state, accumulator, input or result; CHECKs that it is on this rank. It is memory of the arena of its space:
+  /// read it through Arena::Read while no step is in flight.
   Tensor At(std::string_view name, int microbatch = -1) const;
   /// All persistent values of a kind, in program order.
   std::vector<NamedTensor> All(ValueKind kind) const;
+  /// The arena of the device.
   Arena& arena() const { return arena_; }
 
   /// Index of the instruction that the compute lane is running, -1 outside a step. Any thread may call this.
@@ -119,9 +141,10 @@ class Executor {
   };
 
   /// Resolves every tensor and kernel of `program` for the rank at `coordinate`. CHECKs that all kernels exist, that
-  /// all buffers are inside the arena and that the waits of the lanes cannot deadlock. `program` and `arena` must
+  /// all buffers are inside the arenas and that the waits of the lanes cannot deadlock. `program` and the arenas must
   /// outlive it.
-  Executor(const Program& program, const Coordinate& coordinate, Arena& arena, KernelFinder find_kernel, Abort abort);
+  Executor(const Program& program, const Coordinate& coordinate, const Memory& memory, KernelFinder find_kernel,
+           Abort abort);
 
   /// Stores an input for the next step.
   virtual void Fill(const Operand& place, const void* data, int64_t bytes) = 0;
@@ -136,15 +159,20 @@ class Executor {
   /// The arguments of a kernel call, for one of its blocks.
   KernelCall ArgumentsOf(const Call& call, const Operands& block, void* stream = nullptr) const;
 
+  /// Notes the memory that a step uses besides that of kernel calls.
+  void UseMemory();
+
   const Program& program_;
   Coordinate coordinate_;
   Arena& arena_;
+  Arena* host_;  ///< null: nothing is on the host
   Abort abort_;
   std::vector<Call> calls_;                 ///< calls of the compute lane, in program order
-  std::vector<CommInstruction> exchanges_;  ///< transfers of all other lanes, in program order
-  std::vector<Wait> ends_;                  ///< the last instruction of every communication lane
-  /// End of the highest buffer that no kernel call uses: persistent buffers and communication buffers.
-  int64_t persistent_end_ = 0;
+  std::vector<CommInstruction> exchanges_;  ///< transfers of the message lanes, in program order
+  std::vector<HostCopy> copies_;            ///< copies of the copy lanes, in program order
+  std::vector<Wait> ends_;                  ///< the last instruction of every lane but the compute lane
+  /// By space: end of the highest buffer that no kernel call uses: persistent buffers, those of messages and copies.
+  BySpace<int64_t> persistent_end_{};
   LaneCounts lanes_;
   std::atomic<int> current_{-1};
   std::vector<Span> spans_;         ///< by instruction
@@ -157,6 +185,9 @@ class Executor {
   std::vector<Tensor> ResolveTransfers(const std::vector<Operand>& operands,
                                        const std::vector<std::vector<Box>>& boxes) const;
   std::vector<Operands> ResolveBlocks(const Instruction& instruction, const Op& op) const;
+  Arena& ArenaOf(const Operand& operand) const;
+  void NoteEnd(const Operand& operand);
+  HostCopy ResolveCopy(int index) const;
   Call ResolveCall(int index, KernelFinder find_kernel) const;
   CommInstruction ResolveComm(int index) const;
 };

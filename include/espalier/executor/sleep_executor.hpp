@@ -9,6 +9,8 @@
 
 namespace espalier {
 
+class CopyLanes;
+
 /// The memory of a rank that only waits: reserved addresses without pages. Any access ends the process.
 class ReservedArena final : public Arena {
  public:
@@ -30,8 +32,9 @@ class SleepExecutor final : public Executor {
  public:
   /// Instruction i of `program` takes costs_us[i] x dilation. Inputs have no effect; results are NaN. `communication`
   /// may be null if nothing communicates. All of them must outlive it.
-  SleepExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Communication* communication,
-                const std::vector<double>& costs_us, double dilation, Abort abort = {});
+  SleepExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory,
+                Communication* communication, const std::vector<double>& costs_us, double dilation, Abort abort = {});
+  ~SleepExecutor() override;
 
   /// Runs the whole step.
   void Begin() override;
@@ -51,6 +54,8 @@ class SleepExecutor final : public Executor {
   void Abandon() override;
   void MeetInsteadOfExchanging();
   void RunCalls();
+  /// A kernel or a copy: arrives, and sleeps for its time.
+  void Pass(int index);
   void Arrive(int index);
   Clock::time_point ReadyOf(int index) const;
   void SleepUntil(Clock::time_point end);
@@ -59,6 +64,8 @@ class SleepExecutor final : public Executor {
 
   Communication* communication_;
   std::unique_ptr<PreparedComm> comm_;
+  std::unique_ptr<CopyLanes> copy_lanes_;
+  std::function<void(const HostCopy&)> make_copy_;
   const double dilation_;
   std::vector<std::chrono::nanoseconds> takes_;  ///< by instruction
   ByLane<std::vector<int>> of_lane_;             ///< instructions, in order

@@ -10,6 +10,7 @@
 #include "espalier/graph/op_kind.hpp"
 #include "espalier/graph/type.hpp"
 #include "espalier/util/attributes.hpp"
+#include "espalier/util/enum_array.hpp"
 
 namespace espalier {
 
@@ -37,6 +38,23 @@ std::string_view Name(ValueKind kind);
 /// From one step to the next.
 constexpr bool IsKept(ValueKind kind) { return kind == ValueKind::kState || kind == ValueKind::kCache; }
 
+/// The memory that a value is in. Only copy_out and copy_in touch values of the host.
+enum class Space : uint8_t { kDevice, kHost };
+inline constexpr int kSpaceCount = 2;
+template <typename T>
+using BySpace = EnumArray<Space, T, kSpaceCount>;
+inline constexpr BySpace<Space> kSpaces = {Space::kDevice, Space::kHost};
+std::string_view Name(Space space);  ///< "device" or "host"
+
+/// A part of the shard that a rank holds of a tensor: of `count` nearly equal ranges of indices of `dim` the one with
+/// number `index`.
+struct Piece {
+  int index = 0;
+  int count = 1;  ///< 1: the whole shard
+  size_t dim = 0;
+  bool operator==(const Piece&) const = default;
+};
+
 /// The chunk of step values and ops that exist on every stage.
 inline constexpr int kAllChunks = -1;
 /// An op whose layer or chunk is not set yet; the verifier refuses it.
@@ -53,6 +71,8 @@ struct Value {
   /// (src/passes/placement/layout.cpp maps names to axes). Empty: the partitioner decides.
   std::string layout;
   bool trained = true;  ///< of a parameter: gradients train it; else a rule changes it, or nothing
+  Space space = Space::kDevice;
+  Piece piece = {};  ///< of the shard that `type` describes, what is held; copy_in makes pieces
 };
 
 /// A set of axes, as a number that is an attribute.
@@ -75,6 +95,9 @@ struct Op {
   /// The stage that a send goes to, or that a recv comes from.
   int Peer() const { return static_cast<int>(attributes.Number(kind == OpKind::kSend ? "to" : "from")); }
 };
+
+/// The piece of each operand that an op with the attributes of a strip works on; all of it without them.
+Piece PieceOf(const Op& op);
 
 class Graph {
  public:
@@ -112,7 +135,8 @@ class Graph {
 ///   y = matmul(x, w) {spec="bsk,nk->bsn"} @ F layer 1 chunk 0 : bf16[4,128,64] layout batch,stream,embed
 ///   result y
 ///
-/// A parameter that no gradient trains has the word `untrained` after its chunk. A cheap op is marked there: `y =
+/// A parameter that no gradient trains has the word `untrained` after its chunk; a value in the memory of the host has
+/// `host` there. What copy_out makes is on the host. A cheap op is marked there: `y =
 /// swiglu(g, u) @ F layer 1 chunk 0 cheap : type`. Several outputs: `a, b = op(...) ... : type, type`. An op that
 /// writes a declared value (state or accumulator) has it on the left; its type is printed again.
 std::string Print(const Graph& graph);

@@ -48,6 +48,9 @@ constexpr bool IsCommunication(OpKind kind) {
   return IsCollective(kind) || IsBetweenStages(kind) || kind == OpKind::kRingShift || kind == OpKind::kGatherStages;
 }
 
+/// Copies between the memory of the device and that of the host.
+constexpr bool IsHostCopy(OpKind kind) { return kind == OpKind::kCopyOut || kind == OpKind::kCopyIn; }
+
 /// `reshard` and what it lowers to: the placements of the outputs are stated, not inferred.
 constexpr bool IsReshard(OpKind kind) {
   return kind == OpKind::kReshard || kind == OpKind::kSlice || kind == OpKind::kPad || IsCollective(kind) ||

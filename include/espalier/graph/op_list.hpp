@@ -2,8 +2,8 @@
 // and the table of definitions (src/ops), and those of the kernels of all backends (src/kernels).
 #pragma once
 
-/// KERNEL(name, Op): an op that has a kernel in every backend. MESSAGE(name, Op): one that moves data between ranks, or
-/// that passes lower to such ops.
+/// KERNEL(name, Op): an op that has a kernel in every backend. MESSAGE(name, Op): one that moves data between ranks,
+/// that passes lower to such ops, or that copies between the memories of a rank.
 #define ESPALIER_OPS(KERNEL, MESSAGE)                      \
   KERNEL("embedding", Embedding)                           \
   KERNEL("embedding_grad", EmbeddingGrad)                  \
@@ -89,7 +89,9 @@
   MESSAGE("ring_shift", RingShift)                         \
   MESSAGE("gather_stages", GatherStages)                   \
   MESSAGE("send", Send)                                    \
-  MESSAGE("recv", Recv)
+  MESSAGE("recv", Recv)                                    \
+  MESSAGE("copy_out", CopyOut)                             \
+  MESSAGE("copy_in", CopyIn)
 
 /// X(name, Op) for every op that has a kernel.
 #define ESPALIER_KERNELS(X) ESPALIER_OPS(X, ESPALIER_NO_KERNEL)

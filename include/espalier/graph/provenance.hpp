@@ -5,6 +5,8 @@
 //   gradients/NAME         the gradient of a weight, also its sum; of a second use of a tied weight gradients/NAME.2
 //   optimizer/MOMENT/NAME  a moment of the optimizer
 //   VALUE.again            VALUE, recomputed in backward instead of being kept
+//   VALUE.host             VALUE, where it waits for backward on the host
+//   staged/VALUE           VALUE, which is on the host, or a piece of it, on its way through the device
 #pragma once
 
 #include <fmt/core.h>
@@ -17,7 +19,7 @@
 namespace espalier {
 
 inline constexpr std::string_view kParameterPrefix = "parameters/", kGradientPrefix = "gradients/",
-                                  kMomentPrefix = "optimizer/";
+                                  kMomentPrefix = "optimizer/", kStagedPrefix = "staged/";
 
 inline std::string StateName(std::string_view parameter) { return fmt::format("{}{}", kParameterPrefix, parameter); }
 inline std::string GradientName(std::string_view parameter, size_t use = 1) {
@@ -26,6 +28,10 @@ inline std::string GradientName(std::string_view parameter, size_t use = 1) {
 inline std::string MomentName(std::string_view moment, std::string_view parameter) {
   return fmt::format("{}{}/{}", kMomentPrefix, moment, parameter);
 }
+inline std::string StagedName(std::string_view value, const Piece& piece = {}) {
+  return fmt::format("{}{}{}", kStagedPrefix, value, piece.count == 1 ? "" : fmt::format(".{}", piece.index));
+}
+inline std::string WaitingName(std::string_view value) { return fmt::format("{}.host", value); }
 inline std::string RecomputedName(std::string_view value) { return fmt::format("{}.again", value); }
 
 /// True if backward recomputes the value; also in further passes of experts.
@@ -38,6 +44,7 @@ inline bool IsGradientOfWeight(const Value& value) { return value.name.starts_wi
 inline bool IsMoment(const Value& value) {
   return value.kind == ValueKind::kState && value.name.starts_with(kMomentPrefix);
 }
+inline bool IsStaged(const Value& value) { return value.name.starts_with(kStagedPrefix); }
 /// The copy of a master, which is kept from step to step.
 inline bool IsCopy(const Graph& graph, const Value& value) {
   return value.kind == ValueKind::kCache && graph.FindOrNone(StateName(value.name)) >= 0;

@@ -26,14 +26,17 @@ namespace espalier {
 enum class Axis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp, kKvReplicate, kRegather, kEp };
 inline constexpr int kAxisCount = 8;
 
-/// The kinds of communication, as lanes carry them and reports name them.
-enum class CommAxis : uint8_t { kTp, kCp, kEp, kDp, kPp };
-inline constexpr int kCommAxisCount = 5;
+/// The kinds of communication, as lanes carry them and reports name them: between ranks, and copies to and from the
+/// memory of the host.
+enum class CommAxis : uint8_t { kTp, kCp, kEp, kDp, kPp, kHost };
+inline constexpr int kCommAxisCount = 6;
 template <typename T>
 using ByCommAxis = EnumArray<CommAxis, T, kCommAxisCount>;
-inline constexpr ByCommAxis<CommAxis> kCommAxes = {CommAxis::kTp, CommAxis::kCp, CommAxis::kEp, CommAxis::kDp,
-                                                   CommAxis::kPp};
-std::string_view Name(CommAxis axis);  ///< "tp", "cp", "ep", "dp" or "pp"
+inline constexpr ByCommAxis<CommAxis> kAllCommAxes = {CommAxis::kTp, CommAxis::kCp, CommAxis::kEp,
+                                                      CommAxis::kDp, CommAxis::kPp, CommAxis::kHost};
+/// Those between ranks.
+inline constexpr std::array kCommAxes = {CommAxis::kTp, CommAxis::kCp, CommAxis::kEp, CommAxis::kDp, CommAxis::kPp};
+std::string_view Name(CommAxis axis);  ///< "tp", "cp", "ep", "dp", "pp" or "host"
 
 /// Which tensor keeps an axis where the inputs of an op disagree (src/passes/partition.cpp).
 enum class Winner : uint8_t { kBatch, kWeight };

@@ -7,6 +7,9 @@
 //   shards  0 1 2 3 | 4 5 6 7 | 8 9 10 11        strip 1: tokens 2 3, 6 7 and 10 11
 //
 // so that each rank of a gather sends, and each rank of a reduce-scatter keeps, a part of its own shard.
+//
+// Element-wise ops of a step have strips, too, if their states are on the host (pass `stream_states`): strip i works on
+// piece i of every shard, as do the copies around it.
 #pragma once
 
 #include <optional>
@@ -46,11 +49,14 @@ struct OperandBoxes {
 };
 OperandBoxes BoxesOf(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate);
 
-/// Bytes of a box in the memory of a rank's shard; CHECKs that they are contiguous.
+/// The global box that the rank at `coordinate` holds of a value: its shard, or the piece of it.
+Box HeldBox(const Value& value, const Mesh& mesh, const Coordinate& coordinate);
+
+/// Bytes of a box in what a rank holds of a value; CHECKs that they are contiguous.
 struct ByteRange {
-  int64_t offset = 0;  ///< from the start of the shard
+  int64_t offset = 0;  ///< from the start of what it holds
   int64_t bytes = 0;
 };
-ByteRange BytesOf(const Type& type, const Box& box, const Mesh& mesh, const Coordinate& coordinate);
+ByteRange BytesOf(const Value& value, const Box& box, const Mesh& mesh, const Coordinate& coordinate);
 
 }  // namespace espalier

@@ -37,8 +37,10 @@
   X("keep_copies", KeepCopies, kPlaced | kSingleUpdates | kCastCopies, {}, kCastCopies,                                \
     "after partition, which places copies like masters, and coalesce, which orders messages by what makes their "      \
     "inputs")                                                                                                          \
+  X("place_states", PlaceStates, kPlaced | kSingleUpdates, {}, {},                                                     \
+    "after keep_copies, with which only updates read masters")                                                         \
   X("merge_updates", MergeUpdates, kSingleUpdates, {}, kSingleUpdates,                                                 \
-    "after keep_copies, which writes a copy per update, and coalesce, when messages are settled")                      \
+    "after keep_copies, which writes a copy per update, and place_states, which says what goes by chunks")             \
   X("join", Join, kPlaced | kLowered | kUnfused | kWhole, {}, {},                                                      \
     "after coalesce, which gathers a layer's weights in one message; before passes that move matmuls")                 \
   X("overlap_windows", OverlapWindows, kLowered | kWhole | kUncut, {}, {},                                             \
@@ -53,6 +55,10 @@
     "after fuse, which looks for single producers, and overlap_tensor: its weight gradients cover the last strips")    \
   X("fuse_norm_gradients", FuseNormGradients, kLowered, {}, {},                                                        \
     "after tensor_strips, which cuts gradients of norms in strips, but not fused ones")                                \
+  X("offload_activations", OffloadActivations, kPlaced | kLowered, {}, {},                                             \
+    "after all passes that change what backward reads of forward")                                                     \
+  X("stream_states", StreamStates, kPlaced, {}, {},                                                                    \
+    "after tensor_strips and fuse, which take ops as whole: an update has strips for the pieces of its states")        \
   X("cut", Cut, kLowered | kUncut, kCut, kUncut,                                                                       \
     "last: a send follows the op that makes its value, or its last strip, and what is sent is not fused with what "    \
     "follows")

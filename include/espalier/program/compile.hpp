@@ -55,14 +55,15 @@ inline Compilation Compile(const Deck& deck, int ranks, Purpose purpose, const P
 Compilation CompileSampling(const Deck& deck, int64_t tokens);
 
 /// The program of the rank at `coordinate`: its instructions in the order of the schedule's jobs, with memory and waits
-/// planned. Persistent buffers come first in the arena: parameters, caches, other states, then all others, each in
+/// planned. Persistent buffers come first in each arena: parameters, caches, other states, then all others, each in
 /// graph order. So all programs of a deck have their shared states and copies at the same offsets. `reserved_bytes` at
 /// the bottom are kept free for states that this program does not have (evaluation next to training: StateBytes of the
 /// training program).
-Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate, int64_t reserved_bytes = 0);
+Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate,
+                    const BySpace<int64_t>& reserved_bytes = {});
 
-/// The memory of a program while it runs, in bytes by class: what is allocated while each instruction runs, in program
-/// order. Holes between buffers are not counted.
+/// The memory of the device while a program runs, in bytes by class: what is allocated while each instruction runs, in
+/// program order. Holes between buffers are not counted.
 struct MemoryTimeline {
   std::vector<ByMemoryClass<int64_t>> allocated;  ///< by instruction
   int peak = -1;                                  ///< the instruction of Program::peak_by_class; -1: before the first
@@ -75,15 +76,16 @@ class ProgramMaker {
   explicit ProgramMaker(const Compilation& compilation);
   ~ProgramMaker();
   /// MakeProgram. Writes the memory of the program to `course` unless it is null.
-  Program Make(const Coordinate& coordinate, int64_t reserved_bytes = 0, MemoryTimeline* course = nullptr) const;
+  Program Make(const Coordinate& coordinate, const BySpace<int64_t>& reserved_bytes = {},
+               MemoryTimeline* course = nullptr) const;
 
  private:
   struct Common;
   std::unique_ptr<const Common> common_;
 };
 
-/// Bytes at the bottom of the arena that hold the program's states and caches.
-int64_t StateBytes(const Program& program);
+/// Bytes at the bottom of each arena that hold the program's states and caches.
+BySpace<int64_t> StateBytes(const Program& program);
 
 /// Ranks of a stage share a program if their shards of all values of the stage have equal shapes. Returns for each rank
 /// the lowest rank of its class.

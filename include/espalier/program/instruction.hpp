@@ -17,19 +17,24 @@
 
 namespace espalier {
 
-/// Instructions of one lane run in program order; lanes run concurrently.
-enum class Lane : uint8_t { kCompute, kTp, kCp, kEp, kDp, kPpSend, kPpRecv, kCopy };
-inline constexpr int kLaneCount = 8;
+/// Instructions of one lane run in program order; lanes run concurrently. kCopyOut copies to the memory of the host,
+/// kCopyIn from there.
+enum class Lane : uint8_t { kCompute, kTp, kCp, kEp, kDp, kPpSend, kPpRecv, kCopyOut, kCopyIn };
+inline constexpr int kLaneCount = 9;
 template <typename T>
 using ByLane = EnumArray<Lane, T, kLaneCount>;
-inline constexpr ByLane<Lane> kLanes = {Lane::kCompute, Lane::kTp,     Lane::kCp,     Lane::kEp,
-                                        Lane::kDp,      Lane::kPpSend, Lane::kPpRecv, Lane::kCopy};
+inline constexpr ByLane<Lane> kLanes = {Lane::kCompute, Lane::kTp,     Lane::kCp,      Lane::kEp,    Lane::kDp,
+                                        Lane::kPpSend,  Lane::kPpRecv, Lane::kCopyOut, Lane::kCopyIn};
 std::string_view Name(Lane lane);
 
-/// The communication that a lane carries; copies count as dp. CHECKs that it is not the compute lane.
+constexpr bool IsCopyLane(Lane lane) { return lane == Lane::kCopyOut || lane == Lane::kCopyIn; }
+/// Its instructions are messages of other ranks, too.
+constexpr bool IsMessageLane(Lane lane) { return lane != Lane::kCompute && !IsCopyLane(lane); }
+
+/// The communication that a lane carries. CHECKs that it is not the compute lane.
 constexpr CommAxis CommAxisOf(Lane lane) {
   constexpr ByLane<CommAxis> kCarried = {{CommAxis{}, CommAxis::kTp, CommAxis::kCp, CommAxis::kEp, CommAxis::kDp,
-                                          CommAxis::kPp, CommAxis::kPp, CommAxis::kDp}};
+                                          CommAxis::kPp, CommAxis::kPp, CommAxis::kHost, CommAxis::kHost}};
   CHECK(lane != Lane::kCompute, "the compute lane has no communication axis");
   return kCarried[lane];
 }
@@ -41,10 +46,10 @@ template <typename T>
 using ByMemoryClass = EnumArray<MemoryClass, T, kMemoryClassCount>;
 std::string_view Name(MemoryClass memory_class);
 
-/// The local shard of a value, at its place in the arena.
+/// What this rank holds of a value, at its place in the arena of the value's space.
 struct Operand {
   int value = -1;      ///< in Program::graph
-  int64_t offset = 0;  ///< bytes from the start of the arena
+  int64_t offset = 0;  ///< bytes from the start of that arena
   int64_t bytes = 0;
 };
 
@@ -54,8 +59,8 @@ struct Wait {
   int count = 0;
 };
 
-/// One op at one microbatch. Communication (IsCommunication of the op's kind) runs on communication lanes; every other
-/// op is a kernel on the compute lane.
+/// One op at one microbatch. Communication (IsCommunication of the op's kind) runs on communication lanes, copies to
+/// and from the host run on copy lanes; every other op is a kernel on the compute lane.
 struct Instruction {
   int op = -1;          ///< in Program::graph
   int microbatch = -1;  ///< -1: once per step
@@ -63,7 +68,7 @@ struct Instruction {
   bool accumulate = false;  ///< add to the accumulators: every microbatch but the first, which overwrites them
   std::vector<Operand> inputs;
   std::vector<Operand> outputs;
-  Operand workspace;  ///< value -1; bytes 0 if none
+  Operand workspace;  ///< value -1; bytes 0 if none; of the device
   std::vector<Wait> waits;
 };
 
@@ -91,13 +96,20 @@ struct Program {
   std::vector<Instruction> instructions;
   /// By op: those that have strips. All other ops touch all bytes of their operands.
   std::map<int, TouchedBytes> touched;
-  int64_t arena_bytes = 0;  ///< the peak, exactly
+  int64_t arena_bytes = 0;  ///< of the device: the peak, exactly
+  int64_t host_bytes = 0;   ///< the same of the arena on the host; 0: nothing is there
   /// Bytes of each class at the moment of the peak.
-  ByMemoryClass<int64_t> peak_by_class{};
+  ByMemoryClass<int64_t> peak_by_class{}, host_by_class{};
 
+  Space SpaceOf(const Operand& operand) const {
+    return operand.value < 0 || graph == nullptr ? Space::kDevice : graph->value(operand.value).space;
+  }
   /// The place of a persistent value; CHECKs that it is on this stage.
   const Operand& Find(std::string_view value_name, int microbatch = -1) const;
 };
+
+/// Bytes that a copy to or from the host moves: those of its operands on the device.
+int64_t CopiedBytes(const Program& program, const Instruction& copy);
 
 /// A box that one member of a communication op sends or receives. The executor and the message counts of `plan` use the
 /// same pure function.

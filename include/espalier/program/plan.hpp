@@ -16,7 +16,14 @@ struct StagePlan {
   int64_t peak_bytes = 0;   ///< largest of the stage's ranks
   /// By class at the peak of that rank; holes between buffers are not counted.
   ByMemoryClass<int64_t> bytes{};
+  /// The same of the memory of the host, with the copies of a step: of the rank that has most there.
+  int64_t host_bytes = 0;
+  ByMemoryClass<int64_t> host_bytes_by_class{};
+  BySpace<int64_t> copied_bytes{};  ///< by where they go
 };
+
+/// Bytes that the copies of a program move in a step, by where they go.
+BySpace<int64_t> CopiedBytes(const Program& program);
 
 struct WorldPlan {
   Compilation training;             ///< with batch.global sequences
@@ -25,6 +32,8 @@ struct WorldPlan {
   std::vector<StagePlan> stages;
   std::vector<int64_t> rank_peak_bytes;          ///< the largest of all programs of a run
   int64_t peak_bytes = 0;                        ///< largest of all ranks
+  std::vector<int64_t> rank_host_bytes;          ///< the same of the arena on the host; 0: nothing is there
+  int64_t host_bytes = 0;                        ///< largest of all ranks
   std::map<std::string, MessageCount> messages;  ///< by lane: those of the rank that sends the most bytes on it
 };
 

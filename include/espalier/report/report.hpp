@@ -184,8 +184,9 @@ class Reporter {
   /// known, without the first step of this start if there are others.
   void SaySummary();
   /// `rank_peak_bytes`: the high-water mark of each rank; `outside_bytes`: the most memory of a rank outside its
-  /// arenas.
-  void End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes);
+  /// arenas; `rank_host_bytes`: the high-water marks of arenas on the host, empty if there are none.
+  void End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes,
+           const std::vector<int64_t>& rank_host_bytes = {});
 
  private:
   bool Silent() const { return options_.rank != 0; }

@@ -49,7 +49,7 @@ AsyncSaver::~AsyncSaver() { Wait(); }
 void AsyncSaver::Plan(const std::vector<LocalTensor>& local) {
   std::map<std::string_view, LocalTensor> own;
   for (const LocalTensor& tensor : local) own[tensor.tensor->name] = tensor;
-  for (const Piece& piece : PlanPieces(tensors_, mesh_)) {
+  for (const StatePiece& piece : PlanPieces(tensors_, mesh_)) {
     if (piece.writer != world_.Rank()) continue;
     const StateTensor& tensor = tensors_[static_cast<size_t>(piece.tensor)];
     CHECK(own.contains(tensor.name), "rank {} writes {} but passed none", world_.Rank(), tensor.name);

@@ -130,7 +130,7 @@ Copies::Copies(const std::vector<StateTensor>& tensors, const std::vector<LocalT
   std::map<std::string_view, const LocalTensor*> by_name;
   for (const LocalTensor& tensor : local_) by_name[tensor.tensor->name] = &tensor;
   const Coordinate coordinate = mesh.CoordinateOf(world.Rank());
-  for (const Piece& piece : PlanPieces(tensors, mesh)) {
+  for (const StatePiece& piece : PlanPieces(tensors, mesh)) {
     const StateTensor& tensor = tensors[static_cast<size_t>(piece.tensor)];
     const int first = mesh.RankOf(mesh.GroupMember(piece.replicas, coordinate, 0));
     if (first != piece.first) continue;

@@ -38,7 +38,7 @@ int ChooseWriter(const Mesh& mesh, AxisSet replicas, const Coordinate& holder, c
 }
 
 /// CHECKs that every stored tensor has one shape and is filled exactly once.
-void CheckTiling(const std::vector<StateTensor>& tensors, const std::vector<Piece>& pieces) {
+void CheckTiling(const std::vector<StateTensor>& tensors, const std::vector<StatePiece>& pieces) {
   std::map<std::string_view, Shape> shapes;
   std::map<std::string_view, std::vector<Box>> boxes;
   for (const StateTensor& tensor : tensors) {
@@ -46,7 +46,8 @@ void CheckTiling(const std::vector<StateTensor>& tensors, const std::vector<Piec
     CHECK(shape == tensor.StoredShape(), "{} is part of {} and of {}", tensor.name, ToString(tensor.StoredShape()),
           ToString(shape));
   }
-  for (const Piece& piece : pieces) boxes[tensors[static_cast<size_t>(piece.tensor)].StoredName()].push_back(piece.box);
+  for (const StatePiece& piece : pieces)
+    boxes[tensors[static_cast<size_t>(piece.tensor)].StoredName()].push_back(piece.box);
   for (const auto& [name, shape] : shapes) {
     const std::string error = TilingError(shape, boxes[name]);
     CHECK(error.empty(), "{}: {}", name, error);
@@ -92,8 +93,8 @@ void AssignWriters(const std::vector<StateTensor>& tensors, const Mesh& mesh, co
 
 }  // namespace
 
-std::vector<Piece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh) {
-  std::vector<Piece> pieces;
+std::vector<StatePiece> PlanPieces(const std::vector<StateTensor>& tensors, const Mesh& mesh) {
+  std::vector<StatePiece> pieces;
   AssignWriters(tensors, mesh, [&](size_t t, const Shard& shard, int writer, AxisSet replicas) {
     pieces.push_back(
         {static_cast<int>(t), tensors[t].StoredBox(mesh, shard.holder), writer, mesh.RankOf(shard.holder), replicas});

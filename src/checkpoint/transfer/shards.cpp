@@ -15,7 +15,7 @@ Shards::Shards(const Metadata& metadata, const std::vector<StateTensor>& tensors
 
 std::vector<ShardPiece> Shards::Own() const {
   std::vector<ShardPiece> own;
-  for (const Piece& piece : pieces_) {
+  for (const StatePiece& piece : pieces_) {
     if (piece.writer != rank_) continue;
     const StateTensor& tensor = tensors_[static_cast<size_t>(piece.tensor)];
     const auto data = local_.find(tensor.name);
@@ -53,7 +53,7 @@ void Shards::AddShards(const std::vector<std::string>& packed, const std::vector
     file_of_rank[rank] = static_cast<int>(manifest.files.size());
     manifest.files.push_back({ShardName(static_cast<int>(rank)), report.bytes, report.crc});
   }
-  for (const Piece& piece : pieces_) {
+  for (const StatePiece& piece : pieces_) {
     const auto writer = static_cast<size_t>(piece.writer);
     CHECK(next[writer] < reports[writer].pieces.size(), "rank {} did not report {}", writer,
           tensors_[static_cast<size_t>(piece.tensor)].name);

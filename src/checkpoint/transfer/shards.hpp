@@ -32,7 +32,7 @@ class Shards {
   const std::vector<StateTensor>& tensors_;
   const Mesh& mesh_;
   const int rank_;
-  const std::vector<Piece> pieces_;
+  const std::vector<StatePiece> pieces_;
   std::map<std::string, const LocalTensor*> local_;
 };
 

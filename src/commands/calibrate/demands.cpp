@@ -17,12 +17,13 @@ struct Blocks {
   int64_t stride_bytes = 0;
 };
 
-Blocks BlocksOf(const Type& type, const std::vector<Box>& boxes, const Program& program, const Coordinate& coordinate) {
+Blocks BlocksOf(const Value& value, const std::vector<Box>& boxes, const Program& program,
+                const Coordinate& coordinate) {
   Blocks blocks;
   std::vector<int64_t> offsets;
   for (const Box& box : boxes) {
-    blocks.tensors.push_back({nullptr, type.dtype, ExtentsOf(box), {}});
-    if (boxes.size() > 1) offsets.push_back(BytesOf(type, box, program.mesh, coordinate).offset);
+    blocks.tensors.push_back({nullptr, value.type.dtype, ExtentsOf(box), {}});
+    if (boxes.size() > 1) offsets.push_back(BytesOf(value, box, program.mesh, coordinate).offset);
   }
   if (boxes.size() > 1) blocks.stride_bytes = offsets[1] - offsets[0];
   for (size_t b = 1; b < boxes.size(); ++b)
@@ -35,7 +36,7 @@ Blocks BlocksOf(const Type& type, const std::vector<Box>& boxes, const Program& 
 std::vector<Gemm> GemmsOf(const Op& op, bool accumulate, const Program& program, const Coordinate& coordinate) {
   const OperandBoxes boxes = BoxesOf(*program.graph, op, program.mesh, coordinate);
   const auto blocks_of = [&](int value, const std::vector<Box>& boxes_of) {
-    return BlocksOf(program.graph->value(value).type, boxes_of, program, coordinate);
+    return BlocksOf(program.graph->value(value), boxes_of, program, coordinate);
   };
   const Blocks output = blocks_of(op.outputs[0], boxes.outputs[0]);
   std::vector<Tensor> gradients;  // gradients of the neighbours of the first weight

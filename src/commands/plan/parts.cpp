@@ -68,6 +68,10 @@ nlohmann::ordered_json StagesJson(const WorldPlan& plan) {
     nlohmann::ordered_json entry = {{"stage", stage.stage}, {"layers", stage.layers}, {"peak_bytes", stage.peak_bytes}};
     for (int k = 0; k < kMemoryClassCount; ++k)
       entry["bytes"][std::string(Name(static_cast<MemoryClass>(k)))] = stage.bytes[static_cast<size_t>(k)];
+    if (plan.host_bytes > 0) {
+      entry["host_bytes"] = stage.host_bytes;
+      entry["copied_bytes"] = {{"out", stage.copied_bytes[Space::kHost]}, {"in", stage.copied_bytes[Space::kDevice]}};
+    }
     json.push_back(std::move(entry));
   }
   return json;

@@ -14,7 +14,8 @@ constexpr double kMilli = 1e-3, kSecondsOfDay = 86400;
 
 Json Milliseconds(const ByCommAxis<double>& us) {
   Json json;
-  for (const CommAxis axis : kCommAxes) json[std::string(Name(axis))] = us[axis] * kMilli;
+  for (const CommAxis axis : kAllCommAxes)
+    if (axis != CommAxis::kHost || us[axis] > 0) json[std::string(Name(axis))] = us[axis] * kMilli;
   return json;
 }
 

@@ -78,16 +78,26 @@ void PrintMemory(const Prediction& prediction, const Figures& f) {
   fmt::print("\n");
 }
 
-void PrintShareHead() {
+/// The kinds of communication that have a column: copies to and from the host only if there are any.
+std::vector<CommAxis> Columns(const Simulation& simulation) {
+  std::vector<CommAxis> columns(kCommAxes.begin(), kCommAxes.end());
+  const auto copies = [](const RankTimes& times) {
+    return times.breakdown.exposed_us[CommAxis::kHost] + times.breakdown.hidden_us[CommAxis::kHost] > 0;
+  };
+  if (std::ranges::any_of(simulation.classes, copies)) columns.push_back(CommAxis::kHost);
+  return columns;
+}
+
+void PrintShareHead(const std::vector<CommAxis>& columns) {
   fmt::print("\nparts of the step, slowest rank of each stage, %\nstage   rank  ranks  compute");
-  for (const CommAxis axis : kCommAxes) fmt::print(" {:>10}", fmt::format("exposed {}", Name(axis)));
+  for (const CommAxis axis : columns) fmt::print(" {:>10}", fmt::format("exposed {}", Name(axis)));
   fmt::print("     idle  finished after\n");
 }
 
-void PrintShares(const RankTimes& times, double step_us) {
+void PrintShares(const RankTimes& times, const std::vector<CommAxis>& columns, double step_us) {
   fmt::print("{:>5} {:>6} {:>6} {:>8.1f}", times.stage, times.rank, times.ranks,
              Percent(times.breakdown.compute_us, step_us));
-  for (const CommAxis axis : kCommAxes) fmt::print(" {:>10.1f}", Percent(times.breakdown.exposed_us[axis], step_us));
+  for (const CommAxis axis : columns) fmt::print(" {:>10.1f}", Percent(times.breakdown.exposed_us[axis], step_us));
   fmt::print(" {:>8.1f}  {:>14}\n", Percent(times.breakdown.idle_us, step_us), DurationText(times.end_us));
 }
 
@@ -97,8 +107,9 @@ void PrintStages(const Simulation& simulation) {
     const RankTimes*& of_stage = slowest[times.stage];
     if (of_stage == nullptr || times.end_us > of_stage->end_us) of_stage = &times;
   }
-  PrintShareHead();
-  for (const auto& [stage, times] : slowest) PrintShares(*times, simulation.step_us);
+  const std::vector<CommAxis> columns = Columns(simulation);
+  PrintShareHead(columns);
+  for (const auto& [stage, times] : slowest) PrintShares(*times, columns, simulation.step_us);
 }
 
 /// The slowest rank: its parts in milliseconds, and the hidden share of its communication.
@@ -108,7 +119,7 @@ void PrintSlowest(const Simulation& simulation) {
   fmt::print("\nslowest rank: {} of stage {}; compute {}, idle {}\n", times.rank, times.stage,
              DurationText(b.compute_us), DurationText(b.idle_us));
   fmt::print("messages     exposed      hidden  hidden share\n");
-  for (const CommAxis axis : kCommAxes) {
+  for (const CommAxis axis : kAllCommAxes) {
     const double all_us = b.exposed_us[axis] + b.hidden_us[axis];
     if (all_us > 0)
       fmt::print("{:>8} {:>11} {:>11} {:>11.1f} %\n", Name(axis), DurationText(b.exposed_us[axis]),

@@ -1,15 +1,25 @@
 #include "arenas.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/memory.hpp"
 
 namespace espalier::cuda {
 namespace {
 
 /// CUDA does not allocate 0 bytes.
 size_t AtLeastOne(int64_t bytes) { return static_cast<size_t>(std::max(bytes, int64_t{1})); }
+
+/// "unlimited", or the limit of this process.
+std::string LockedMemoryLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "unlimited";
+  return Gigabytes(static_cast<int64_t>(limit.rlim_cur));
+}
 
 }  // namespace
 
@@ -50,7 +60,10 @@ PinnedArena::PinnedArena(int64_t bytes) : Arena(bytes) {
   void* memory = nullptr;
   if (cudaHostAlloc(&memory, AtLeastOne(bytes), cudaHostAllocDefault) != cudaSuccess) {
     cudaGetLastError();
-    throw UserError(ExitStatus::kDoesNotFit, fmt::format("the system gives no pinned memory of {} bytes", bytes));
+    throw UserError(ExitStatus::kDoesNotFit,
+                    fmt::format("the system gives no pinned memory of {} bytes (locked memory is limited to {}: ulimit "
+                                "-l): raise that limit, keep less on the host (offload), or use more ranks",
+                                bytes, LockedMemoryLimit()));
   }
   base_ = static_cast<std::byte*>(memory);
   std::memset(base_, 0, static_cast<size_t>(bytes));

@@ -73,11 +73,11 @@ void CudaDevice::Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Ch
     mpi_ = std::make_unique<MpiCommunication>(world, mesh, channels);
 }
 
-std::unique_ptr<Executor> CudaDevice::MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
-                                                   Executor::Abort abort) {
+std::unique_ptr<Executor> CudaDevice::MakeExecutor(const Program& program, const Coordinate& coordinate,
+                                                   const Memory& memory, Executor::Abort abort) {
   if (mpi_ != nullptr)
-    return std::make_unique<StagedExecutor>(program, coordinate, arena, streams_, *mpi_, gpu_.index, std::move(abort));
-  return std::make_unique<StreamExecutor>(program, coordinate, arena, streams_, nccl_.get(), std::move(abort));
+    return std::make_unique<StagedExecutor>(program, coordinate, memory, streams_, *mpi_, gpu_.index, std::move(abort));
+  return std::make_unique<StreamExecutor>(program, coordinate, memory, streams_, nccl_.get(), std::move(abort));
 }
 
 }  // namespace espalier::cuda

@@ -25,7 +25,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<Arena> MakeArena(int64_t bytes) override;
   std::unique_ptr<Arena> MakeStaging(int64_t bytes) override;
   void Connect(MpiWorld& world, const Mesh& mesh, const std::vector<Channel>& channels) override;
-  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, Arena& arena,
+  std::unique_ptr<Executor> MakeExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory,
                                          Executor::Abort abort) override;
 
  private:

@@ -28,12 +28,12 @@ void Record(const Event& event, cudaStream_t stream) { CUDA_CALL(cudaEventRecord
 
 }  // namespace
 
-CudaExecutor::CudaExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
+CudaExecutor::CudaExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory, Streams& streams,
                            Abort abort)
-    : Executor(program, coordinate, arena, FindCudaKernel, std::move(abort)),
+    : Executor(program, coordinate, memory, FindCudaKernel, std::move(abort)),
       streams_(streams),
       events_(program),
-      slots_(program, arena, kSlots),
+      slots_(program, memory.device, kSlots),
       nan_(sizeof(float)) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CopyToDevice(nan_.data(), &nan, sizeof nan);
@@ -83,7 +83,7 @@ void CudaExecutor::Begin() {
   Marks& marks = MarksOf(begun_);
   marks.used = 0;
   marks.follows = begun_ > ended_;
-  arena_.Use(persistent_end_);
+  UseMemory();
   const cudaStream_t compute = streams_.Compute();
   try {
     BeforeStep();
@@ -156,6 +156,17 @@ void CudaExecutor::IssueKernel(const Call& call) {
   }
   if (Clock() != nullptr) Clock()->Ends(call.index, streams_.Compute());
   arena_.Use(call.end);
+}
+
+void CudaExecutor::IssueCopy(const HostCopy& copy) {
+  const Lane lane = copy.instruction->lane;
+  const cudaStream_t stream = streams_.Of(lane);
+  const cudaMemcpyKind kind = lane == Lane::kCopyOut ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+  if (Clock() != nullptr) Clock()->Begins(copy.index, stream);
+  if (FaultAtInstruction(copy.index) != InstructionFault::kSkip)
+    for (const HostCopy::Part& part : copy.parts)
+      if (part.bytes > 0) CUDA_CALL(cudaMemcpyAsync(part.to, part.from, static_cast<size_t>(part.bytes), kind, stream));
+  if (Clock() != nullptr) Clock()->Ends(copy.index, stream);
 }
 
 /// Sets the first existing element to NaN: an injected fault.

@@ -26,7 +26,8 @@ class CudaExecutor : public Executor {
   std::vector<float> GetNumbers(std::string_view name) const override;
 
  protected:
-  CudaExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams, Abort abort);
+  CudaExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory, Streams& streams,
+               Abort abort);
 
   /// Called before a step is issued; the previous step may be in flight.
   virtual void BeforeStep() {}
@@ -36,6 +37,8 @@ class CudaExecutor : public Executor {
   virtual void Look() {}
 
   void IssueKernel(const Call& call);
+  /// On the stream of its lane.
+  void IssueCopy(const HostCopy& copy);
   void Spoil(const std::vector<Tensor>& outputs);
   static void Batch(Call& call);
   /// Issued before and after a wait of the compute lane, so that the step times show it.

@@ -73,14 +73,14 @@ class DeviceMemory {
   void* data_ = nullptr;
 };
 
-/// The streams of a process: one per lane, shared by all of its programs, which therefore run one after the other. Lane
-/// kCopy carries staged messages. The few blocks of a message start before the blocks of a kernel that fills the GPU,
-/// because peers wait for them.
+/// The streams of a process: one per lane, shared by all of its programs, which therefore run one after the other. The
+/// few blocks of a message start before the blocks of a kernel that fills the GPU, because peers wait for them.
 struct Streams {
   ByLane<Stream> lanes = {Stream(Urgency::kLow),  Stream(Urgency::kHigh), Stream(Urgency::kHigh),
                           Stream(Urgency::kHigh), Stream(Urgency::kHigh), Stream(Urgency::kHigh),
-                          Stream(Urgency::kHigh), Stream(Urgency::kHigh)};
+                          Stream(Urgency::kHigh), Stream(Urgency::kHigh), Stream(Urgency::kHigh)};
   Stream progress{Urgency::kHigh};  ///< reports the progress of the compute lane to the host
+  Stream staging{Urgency::kHigh};   ///< carries messages that pass through the host
 
   cudaStream_t Of(Lane lane) const { return lanes[lane].Get(); }
   cudaStream_t Compute() const { return Of(Lane::kCompute); }

@@ -1,5 +1,7 @@
 #include "staged_executor.hpp"
 
+#include <algorithm>
+
 #include "espalier/util/error.hpp"
 #include "ranges.hpp"
 
@@ -10,14 +12,14 @@ int64_t BytesOf(const Tensor& tensor) { return Volume(tensor.shape) * SizeOf(ten
 
 }  // namespace
 
-StagedExecutor::StagedExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
-                               Communication& communication, int device, Abort abort)
-    : CudaExecutor(program, coordinate, arena, streams, std::move(abort)),
+StagedExecutor::StagedExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory,
+                               Streams& streams, Communication& communication, int device, Abort abort)
+    : CudaExecutor(program, coordinate, memory, streams, std::move(abort)),
       communication_(communication),
       device_(device),
       progress_(static_cast<int>(calls_.size())) {
   if (exchanges_.empty()) return;
-  mirror_ = std::make_unique<HostMirror>(arena, exchanges_);
+  mirror_ = std::make_unique<HostMirror>(memory.device, exchanges_);
   std::vector<CommInstruction> mirrored;
   for (const CommInstruction& exchange : exchanges_) {
     mirrored.push_back(mirror_->Of(exchange));
@@ -29,22 +31,47 @@ StagedExecutor::StagedExecutor(const Program& program, const Coordinate& coordin
 
 void StagedExecutor::IssueStep(cudaEvent_t began) {
   lanes_.Reset();
-  // The previous step may still run; its outputs must not be copied before they are written.
-  CUDA_CALL(cudaStreamWaitEvent(streams_.Of(Lane::kCopy), began, 0));
+  // The previous step may still run; what it writes must not be copied before.
+  for (const cudaStream_t stream : {streams_.staging.Get(), streams_.Of(Lane::kCopyOut), streams_.Of(Lane::kCopyIn)})
+    CUDA_CALL(cudaStreamWaitEvent(stream, began, 0));
   if (comm_ != nullptr) communication_.Start(*comm_, lanes_);
   progress_.Begin(streams_.Compute());
-  int issued = 0;
+  ByLane<int> issued{};
   JobRanges jobs(program_);
-  for (const Call& call : calls_) {
-    jobs.Enter(call.index);
-    AwaitLanes(call.waits);
-    IssueKernel(call);
-    events_.Issued(Lane::kCompute, ++issued, streams_.Compute());
-    lanes_.Raise(Lane::kCompute);
-    if (issued % DeviceProgress::kSignOfLife == 0) progress_.Finished(Lane::kCompute, issued, streams_.Compute());
+  size_t call = 0, copy = 0;
+  for (const Instruction& i : program_.instructions) {
+    if (IsMessageLane(i.lane)) continue;
+    const cudaStream_t stream = streams_.Of(i.lane);
+    jobs.Enter(static_cast<int>(&i - program_.instructions.data()));
+    AwaitLanes(i.waits);
+    const bool marks = i.lane == Lane::kCompute &&
+                       std::ranges::any_of(i.waits, [](const Wait& wait) { return IsCopyLane(wait.lane); });
+    if (marks) MarkWait();
+    for (const Wait& wait : i.waits)
+      if (!IsMessageLane(wait.lane)) events_.Await(wait, stream);
+    if (marks) MarkWait();
+    if (IsCopyLane(i.lane))
+      IssueCopy(copies_[copy++]);
+    else
+      IssueKernel(calls_[call++]);
+    const int count = ++issued[i.lane];
+    events_.Issued(i.lane, count, stream);
+    lanes_.Raise(i.lane);
+    if (i.lane == Lane::kCompute && count % DeviceProgress::kSignOfLife == 0)
+      progress_.Finished(Lane::kCompute, count, stream);
   }
   AwaitLanes(ends_);
+  JoinCopies();
   if (comm_ != nullptr) communication_.Finish();
+}
+
+/// The step ends on the compute stream.
+void StagedExecutor::JoinCopies() {
+  for (const Wait& end : ends_) {
+    if (!IsCopyLane(end.lane)) continue;
+    CUDA_CALL(cudaEventRecord(join_.Get(), streams_.Of(end.lane)));
+    CUDA_CALL(cudaStreamWaitEvent(streams_.Compute(), join_.Get(), 0));
+  }
 }
 
 void StagedExecutor::ShowProgress() {
@@ -60,9 +87,9 @@ void StagedExecutor::AwaitLanes(std::span<const Wait> waits) {
 
 void StagedExecutor::Fetch(const CommInstruction& instruction) {
   CUDA_CALL(cudaSetDevice(device_));  // sets the device of this thread
-  const cudaStream_t copy = streams_.Of(Lane::kCopy);
+  const cudaStream_t copy = streams_.staging.Get();
   for (const Wait& wait : instruction.instruction->waits)
-    if (wait.lane == Lane::kCompute) events_.Await(wait, copy);
+    if (!IsMessageLane(wait.lane)) events_.Await(wait, copy);
   if (Clock() != nullptr) Clock()->Begins(instruction.index, copy);
   for (const Tensor& input : instruction.inputs)
     CUDA_CALL(cudaMemcpyAsync(mirror_->Of(input.data), input.data, static_cast<size_t>(BytesOf(input)),
@@ -71,7 +98,7 @@ void StagedExecutor::Fetch(const CommInstruction& instruction) {
 }
 
 void StagedExecutor::Deliver(const CommInstruction& instruction) {
-  const cudaStream_t copy = streams_.Of(Lane::kCopy);
+  const cudaStream_t copy = streams_.staging.Get();
   for (const Tensor& output : instruction.outputs)
     CUDA_CALL(cudaMemcpyAsync(output.data, mirror_->Of(output.data), static_cast<size_t>(BytesOf(output)),
                               cudaMemcpyHostToDevice, copy));

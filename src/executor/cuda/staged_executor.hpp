@@ -19,7 +19,7 @@ namespace espalier::cuda {
 class StagedExecutor final : public CudaExecutor {
  public:
   /// `device`: the index of this rank's GPU for cudaSetDevice. All arguments must outlive the executor.
-  StagedExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
+  StagedExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory, Streams& streams,
                  Communication& communication, int device, Abort abort);
 
   /// The compute lane's count shows issued instructions; this adds a sign of life of the device.
@@ -29,7 +29,9 @@ class StagedExecutor final : public CudaExecutor {
   void IssueStep(cudaEvent_t began) override;
   void Abandon() override { communication_.Finish(); }
 
+  /// Awaits messages on the host; lanes that are streams are met as soon as they are issued.
   void AwaitLanes(std::span<const Wait> waits);
+  void JoinCopies();
   /// On the communication thread: copy inputs to the mirror, and outputs from it.
   void Fetch(const CommInstruction& instruction);
   void Deliver(const CommInstruction& instruction);
@@ -37,6 +39,7 @@ class StagedExecutor final : public CudaExecutor {
   Communication& communication_;
   int device_;
   DeviceProgress progress_;
+  Event join_{Timing::kOff};
   std::unique_ptr<HostMirror> mirror_;
   std::unique_ptr<PreparedComm> comm_;
 };

@@ -24,9 +24,9 @@ int LongestLane(const Program& program) {
 
 }  // namespace
 
-StreamExecutor::StreamExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
-                               StreamCommunication* communication, Abort abort)
-    : CudaExecutor(program, coordinate, arena, streams, std::move(abort)),
+StreamExecutor::StreamExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory,
+                               Streams& streams, StreamCommunication* communication, Abort abort)
+    : CudaExecutor(program, coordinate, memory, streams, std::move(abort)),
       communication_(communication),
       progress_(LongestLane(program)),
       graphs_(GraphsWanted()) {
@@ -43,7 +43,7 @@ StreamExecutor::~StreamExecutor() {
 /// While a graph with a communicator runs, NCCL accepts no other call on that communicator, whatever the order of
 /// streams (except with NCCL_GRAPH_MIXING_SUPPORT, which is off).
 void StreamExecutor::BeforeStep() {
-  if (!ends_.empty() && graph_ != nullptr && !MayCapture()) AwaitBegun();
+  if (comm_ != nullptr && graph_ != nullptr && !MayCapture()) AwaitBegun();
 }
 
 void StreamExecutor::IssueStep(cudaEvent_t) {
@@ -87,7 +87,7 @@ void StreamExecutor::Issue(bool captured) {
   Fork();
   ByLane<int> issued{};
   JobRanges jobs(program_);
-  size_t call = 0, exchange = 0;
+  size_t call = 0, exchange = 0, copy = 0;
   for (const Instruction& i : program_.instructions) {
     const int index = static_cast<int>(&i - program_.instructions.data());
     jobs.Enter(index);
@@ -98,6 +98,8 @@ void StreamExecutor::Issue(bool captured) {
     if (marks) MarkWait();
     if (computes)
       IssueKernel(calls_[call++]);
+    else if (IsCopyLane(i.lane))
+      IssueCopy(copies_[copy++]);
     else
       IssueExchange(exchange++, index, stream);
     Finished(i.lane, ++issued[i.lane], stream);

@@ -15,7 +15,7 @@ namespace espalier::cuda {
 class StreamExecutor final : public CudaExecutor {
  public:
   /// `communication` may be null if nothing communicates. All arguments must outlive the executor.
-  StreamExecutor(const Program& program, const Coordinate& coordinate, Arena& arena, Streams& streams,
+  StreamExecutor(const Program& program, const Coordinate& coordinate, const Memory& memory, Streams& streams,
                  StreamCommunication* communication, Abort abort);
   ~StreamExecutor() override;
 

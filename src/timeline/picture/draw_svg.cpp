@@ -55,7 +55,7 @@ class Page {
       ranks += track.ranks;
       compute += track.ranks * b.compute_us;
       idle += track.ranks * b.idle_us;
-      for (const CommAxis axis : kCommAxes) exposed += track.ranks * b.exposed_us[axis];
+      for (const CommAxis axis : kAllCommAxes) exposed += track.ranks * b.exposed_us[axis];
     }
     const double percent = 100 / (ranks * timeline.timeline->step_us);
     return fmt::format("step {}; mean of all ranks: compute {:.1f} %, exposed {:.1f} %, idle {:.1f} %",
@@ -74,9 +74,9 @@ class Page {
     for (const JobKind kind : kJobKinds)
       if (Has(kind)) entry(ClassOf(kind, 0), 12, LegendOf(kind));
     entry("I", 12, "idle");
-    const bool communicates = std::ranges::any_of(kCommAxes, [&](CommAxis axis) { return Has(axis); });
+    const bool communicates = std::ranges::any_of(kAllCommAxes, [&](CommAxis axis) { return Has(axis); });
     if (communicates) entry("X", 12, "exposed: waits for communication");
-    for (const CommAxis axis : kCommAxes)
+    for (const CommAxis axis : kAllCommAxes)
       if (Has(axis)) entry(Name(axis), 5, Name(axis));
     if (communicates) entry("tph", 5, "pale: hidden");
     return y + 22;
@@ -175,7 +175,12 @@ class Page {
     }
     const std::string page =
         fmt::format("<rect width=\"{}\" height=\"{}\" class=\"page\"/>\n", kPageWidth, Pixels(height));
-    return {kPageWidth, height, title, "timeline", StyleSheet(chunks), std::string(kHatch) + page + svg_.body()};
+    return {kPageWidth,
+            height,
+            title,
+            "timeline",
+            StyleSheet(chunks, Has(CommAxis::kHost)),
+            std::string(kHatch) + page + svg_.body()};
   }
 
   Svg svg_;

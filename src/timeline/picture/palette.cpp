@@ -22,7 +22,8 @@ constexpr ByJobKind<Colour> kColours = {
     Colour{0x55, 0x55, 0x55},  // U
 };
 constexpr ByJobKind<std::string_view> kLetters = {"P", "F", "B", "W", "BW", "S", "U"};
-constexpr ByCommAxis<std::string_view> kAxisColours = {"#EE7733", "#882255", "#997700", "#33AADD", "#4B4B9B"};
+constexpr ByCommAxis<std::string_view> kAxisColours = {"#EE7733", "#882255", "#997700",
+                                                       "#33AADD", "#4B4B9B", "#666633"};
 
 /// Prefixes the selector of every rule, so that the rules apply only in this picture. No rule has a list of selectors.
 std::string Scoped(std::string_view css) {
@@ -66,7 +67,7 @@ std::string_view LegendOf(JobKind kind) {
   return kWords[kind];
 }
 
-std::string StyleSheet(int chunks) {
+std::string StyleSheet(int chunks, bool copies) {
   std::string css = R"(text{font-family:Helvetica,Arial,"DejaVu Sans",sans-serif;font-size:11px;fill:#333}
 .title{font-size:18px;font-weight:bold;fill:#111}.head{font-size:12px;fill:#444}.small{font-size:9px;fill:#666}
 .lane{font-size:7px;fill:#777}.name{font-weight:bold}.m{font-size:10px;fill:#fff}.md{font-size:10px;fill:#222}
@@ -84,9 +85,10 @@ std::string StyleSheet(int chunks) {
       const Colour c = Shade(kColours[kind], chunk, chunks);
       css += fmt::format(".{}{{stroke:#{:02X}{:02X}{:02X}}}", ClassOf(kind, chunk), c.red, c.green, c.blue);
     }
-  for (const CommAxis axis : kCommAxes)
-    css += fmt::format(".{0}{{stroke:{1}}}.{0}h{{stroke:{1};stroke-opacity:.4}}.{0}t{{fill:{1}}}", Name(axis),
-                       kAxisColours[axis]);
+  for (const CommAxis axis : kAllCommAxes)
+    if (axis != CommAxis::kHost || copies)
+      css += fmt::format(".{0}{{stroke:{1}}}.{0}h{{stroke:{1};stroke-opacity:.4}}.{0}t{{fill:{1}}}", Name(axis),
+                         kAxisColours[axis]);
   return fmt::format("{}@media screen and (prefers-color-scheme:dark){{\n{}}}\n", Scoped(css), Scoped(kDark));
 }
 

@@ -17,6 +17,6 @@ std::string_view LegendOf(JobKind kind);  ///< "forward"
 
 /// The classes of the whole picture, which is inside an element of class "timeline"; stages have at most `chunks`
 /// chunks.
-std::string StyleSheet(int chunks);
+std::string StyleSheet(int chunks, bool copies);
 
 }  // namespace espalier

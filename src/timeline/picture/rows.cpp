@@ -32,7 +32,7 @@ class RowDrawer {
     DrawBars(bars);
     DrawMicrobatches(bars);
     double y = top_ + layout_.compute_height + 1;
-    for (const CommAxis axis : kCommAxes) {
+    for (const CommAxis axis : kAllCommAxes) {
       if (!timeline_.axes[axis]) continue;
       DrawAxis(axis, y);
       y += layout_.lane_height + 1;
@@ -157,7 +157,7 @@ class RowDrawer {
     const Breakdown b = BreakDown(track_, {window_.begin_us, end_us});
     const double percent = 100 / (end_us - window_.begin_us);
     double exposed = 0;
-    for (const CommAxis axis : kCommAxes) exposed += percent * b.exposed_us[axis];
+    for (const CommAxis axis : kAllCommAxes) exposed += percent * b.exposed_us[axis];
     const double left = layout_.left + layout_.width + 16, height = std::min(10.0, layout_.compute_height - 2);
     const double compute = percent * b.compute_us, pixels = kShareBarWidth / 100;
     svg_.Rect({left, top_ + 2, kShareBarWidth, height}, "idle");
@@ -171,7 +171,7 @@ class RowDrawer {
 
   void DrawAxisShares(const Breakdown& b, double percent, double x, double y) {
     std::string text;
-    for (const CommAxis axis : kCommAxes)
+    for (const CommAxis axis : kAllCommAxes)
       if (timeline_.axes[axis] && percent * b.exposed_us[axis] >= 0.05)
         text += fmt::format("{}{} {:.1f}", text.empty() ? "exposed: " : ", ", Name(axis), percent * b.exposed_us[axis]);
     if (!text.empty()) svg_.Text(x, y, text, "small");

@@ -21,7 +21,7 @@ void AddTransfers(const Timeline& step, int ranks_per_node, TransferSamples& sam
     const Coordinate coordinate = program.mesh.CoordinateOf(track.rank);
     for (const Span& span : track.spans) {
       const Instruction& instruction = program.instructions[static_cast<size_t>(span.instruction)];
-      if (instruction.lane == Lane::kCompute || program.graph->op(instruction.op).kind == OpKind::kSend) continue;
+      if (!IsMessageLane(instruction.lane) || program.graph->op(instruction.op).kind == OpKind::kSend) continue;
       const TransferKey transfer = KeyOfTransfer(program, instruction, coordinate, ranks_per_node);
       if (transfer.key.place.ranks > 1)
         samples[transfer.key][transfer.bytes].push_back(std::max(0.0, span.end_us - span.begin_us));

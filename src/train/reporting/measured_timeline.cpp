@@ -81,7 +81,7 @@ Breakdown MeanBreakdown(const Timeline& timeline) {
     const Breakdown b = BreakDown(track, timeline.step_us);
     mean.compute_us += share * b.compute_us;
     mean.idle_us += share * b.idle_us;
-    for (const CommAxis axis : kCommAxes) {
+    for (const CommAxis axis : kAllCommAxes) {
       mean.exposed_us[axis] += share * b.exposed_us[axis];
       mean.hidden_us[axis] += share * b.hidden_us[axis];
     }

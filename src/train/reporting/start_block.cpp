@@ -25,14 +25,15 @@ namespace {
 /// The memory figures of a rank.
 struct RankMemory {
   std::string host;
-  int64_t arena = 0, staging = 0, free = 0;
+  int64_t arena = 0, on_host = 0, staging = 0, free = 0;
 
-  auto Fields() { return std::tie(host, arena, staging, free); }
+  auto Fields() { return std::tie(host, arena, on_host, staging, free); }
 };
 
 std::vector<RankMemory> MemoryOfRanks(const Run& run) {
-  const RankMemory mine{HostName(), run.programs.arena().bytes(), run.checkpoints.staging_bytes(),
-                        run.programs.free_bytes()};
+  const Arena* on_host = run.programs.host();
+  const RankMemory mine{HostName(), run.programs.arena().bytes(), on_host == nullptr ? 0 : on_host->bytes(),
+                        run.checkpoints.staging_bytes(), run.programs.free_bytes()};
   std::vector<RankMemory> ranks;
   for (const std::string& packed : run.world.Gather(Pack(mine))) ranks.push_back(Unpack<RankMemory>(packed));
   return ranks;
@@ -74,8 +75,10 @@ std::string MemoryText(const std::vector<RankMemory>& ranks) {
   const auto most = std::ranges::max_element(ranks, {}, &RankMemory::arena);
   const int64_t staged = std::ranges::max(ranks, {}, &RankMemory::staging).staging;
   const std::string staging = staged == 0 ? "" : fmt::format(" + {} to stage saves", HumanBytes(staged));
+  const int64_t most_on_host = std::ranges::max(ranks, {}, &RankMemory::on_host).on_host;
+  const std::string on_host = most_on_host == 0 ? "" : fmt::format(" + {} on the host", HumanBytes(most_on_host));
   const std::string which = ranks.size() > 1 ? fmt::format(" at most (rank {})", most - ranks.begin()) : "";
-  return fmt::format("{} a rank{}{}{}", HumanBytes(most->arena), which, staging, FreeText(ranks));
+  return fmt::format("{} a rank{}{}{}{}", HumanBytes(most->arena), which, on_host, staging, FreeText(ranks));
 }
 
 std::string SavesText(const Run& run) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <optional>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/memory_demand.hpp"
@@ -58,6 +59,9 @@ std::vector<Change> Changes(const Deck& deck) {
                          d.recompute.ops.clear();
                          d.recompute.layers.clear();
                        }});
+  const bool devices_have_memory = deck.run.device == RunDevice::kCuda || deck.offload.device_bytes > 0;
+  if (deck.offload.optimizer < 1 && devices_have_memory)
+    changes.push_back({"offload.optimizer = \"all\"", [](Deck& d) { d.offload.optimizer = 1; }});
   return changes;
 }
 
@@ -124,7 +128,7 @@ class Search {
       const int ranks = ranks_ * change.times_the_ranks;
       if (deck.recompute.mode == RecomputeMode::kAuto)
         deck = ChooseRecompute(deck, ranks, DeviceOf(deck), budget_).deck;
-      const int64_t bytes = ArenaBytes(deck, ranks, rank_);
+      const int64_t bytes = ArenaBytes(deck, ranks, rank_)[Space::kDevice];
       if (bytes <= budget_) found_.push_back(fmt::format("{} ({} per rank)", change.text, Gigabytes(bytes)));
     } catch (const UserError&) {  // this deck does not allow the change
     }
@@ -161,15 +165,47 @@ std::string Advice(const std::vector<std::string>& settings) {
   return fmt::format("nearest settings that fit: {}", fmt::join(settings, "; or "));
 }
 
+/// What a rank is about to allocate.
+struct Need {
+  int64_t bytes;
+  std::vector<MemoryLimit> limits;
+  std::string purpose;
+  std::optional<int64_t> besides;  ///< bytes of it that are not the arena of the device; not set: all of them
+};
+
+/// Throws on every rank if some need more than a limit allows.
+void Require(const Deck& deck, World& world, const Need& need) {
+  const MemoryShortage shortage = FindShortage(world, {HostName(), need.bytes, need.limits});
+  if (shortage.ranks == 0) return;
+  const std::string text = OnRankZero(world, [&] {
+    const double part = static_cast<double>(shortage.available) / static_cast<double>(shortage.together);
+    const auto budget = static_cast<int64_t>(part * static_cast<double>(shortage.bytes));
+    return fmt::format("{}; {}{}", shortage.Text(need.purpose),
+                       need.besides
+                           ? Advice(NearestSettings(deck, world.Size(), shortage.rank, budget - *need.besides))
+                           : "a smaller share on the host needs less (offload.optimizer), and so do more ranks",
+                       shortage.ranks > 1 ? "; or fewer ranks on this node" : "");
+  });
+  throw AgreedError(ExitStatus::kDoesNotFit, text);
+}
+
 }  // namespace
 
-int64_t ArenaBytes(const Deck& deck, int ranks, int rank) {
-  int64_t bytes = 0, state_bytes = 0;  // training comes first, and has all states
+BySpace<int64_t> ArenasOf(const Program& program) { return {program.arena_bytes, program.host_bytes}; }
+
+BySpace<int64_t> Larger(const BySpace<int64_t>& a, const BySpace<int64_t>& b) {
+  BySpace<int64_t> larger{};
+  for (const Space space : kSpaces) larger[space] = std::max(a[space], b[space]);
+  return larger;
+}
+
+BySpace<int64_t> ArenaBytes(const Deck& deck, int ranks, int rank) {
+  BySpace<int64_t> bytes{}, state_bytes{};  // training comes first, and has all states
   for (const ProgramOfRun& of_run : ProgramsOfRun(deck)) {
     const Compilation compilation = Compile(of_run.deck, ranks, of_run.purpose);
     const Program program = MakeProgram(compilation, compilation.mesh.CoordinateOf(rank), state_bytes);
-    bytes = std::max(bytes, program.arena_bytes);
-    state_bytes = std::max(state_bytes, StateBytes(program));
+    bytes = Larger(bytes, ArenasOf(program));
+    state_bytes = Larger(state_bytes, StateBytes(program));
   }
   return bytes;
 }
@@ -185,18 +221,19 @@ int64_t BytesToCome(const Deck& deck, const Device& device) {
   return std::max<int64_t>(0, deck.run.outside_bytes - taken);
 }
 
-void CheckFit(const Deck& deck, World& world, const Device& device, int64_t arena_bytes) {
+void CheckFit(const Deck& deck, World& world, const Device& device, const BySpace<int64_t>& arena_bytes) {
+  const int64_t on_device = arena_bytes[Space::kDevice], on_host = arena_bytes[Space::kHost];
+  if (deck.offload.device_bytes > 0)
+    Require(deck, world, {on_device, {{"", "offload.device_bytes", deck.offload.device_bytes}}, "its arena", 0});
+  const bool together = device.Kind() == DeviceKind::kCpu;  // both arenas are in the node's memory
   const int64_t outside = BytesToCome(deck, device);
-  const MemoryShortage shortage = FindShortage(world, {HostName(), arena_bytes + outside, device.ArenaLimits()});
-  if (shortage.ranks == 0) return;
-  const std::string text = OnRankZero(world, [&] {
-    const double part = static_cast<double>(shortage.available) / static_cast<double>(shortage.together);
-    const auto budget = static_cast<int64_t>(part * static_cast<double>(shortage.bytes)) - outside;
-    return fmt::format("{}; {}{}", shortage.Text(PurposeOf(device, outside)),
-                       Advice(NearestSettings(deck, world.Size(), shortage.rank, budget)),
-                       shortage.ranks > 1 ? "; or fewer ranks on this node" : "");
-  });
-  throw AgreedError(ExitStatus::kDoesNotFit, text);
+  Require(deck, world,
+          {on_device + outside + (together ? on_host : 0), device.ArenaLimits(), PurposeOf(device, outside),
+           outside + (together ? on_host : 0)});
+  if (on_host > 0 && !together)
+    Require(
+        deck, world,
+        {on_host + kOutsideArena, device.HostLimits(), "the states that it keeps on the host (offload)", std::nullopt});
 }
 
 }  // namespace espalier

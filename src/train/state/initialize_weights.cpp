@@ -73,8 +73,8 @@ void InitializeWeights(const Compilation& compilation, const Executor& executor)
           FillSlab(compilation, index.Of(state.name), box, buffers[i].data());
       });
       for (size_t i = 0; i < count; ++i)
-        executor.arena().Write(state.tensor.As<std::byte>() + slabs[begin + i].first * element, buffers[i].data(),
-                               std::ssize(buffers[i]) * element);
+        state.arena->Write(state.tensor.As<std::byte>() + slabs[begin + i].first * element, buffers[i].data(),
+                           std::ssize(buffers[i]) * element);
     }
   }
 }

@@ -50,15 +50,15 @@ std::vector<StateTensor> ParameterTensors(const Deck& deck) {
 
 std::vector<LocalTensor> LocalTensors(const std::vector<StateTensor>& tensors, const Executor& executor,
                                       const Coordinate& coordinate) {
-  std::map<std::string_view, void*> data;
+  std::map<std::string_view, const NamedTensor*> by_name;
   const std::vector<NamedTensor> states = executor.All(ValueKind::kState);
-  for (const NamedTensor& state : states) data[state.name] = state.tensor.data;
+  for (const NamedTensor& state : states) by_name[state.name] = &state;
   std::vector<LocalTensor> local;
   for (const StateTensor& tensor : tensors) {
     if (tensor.stage != coordinate[static_cast<size_t>(Axis::kPp)]) continue;
-    const auto found = data.find(tensor.name);
-    CHECK(found != data.end(), "{} is no state of this rank", tensor.name);
-    local.push_back({&tensor, found->second, &executor.arena()});
+    const auto found = by_name.find(tensor.name);
+    CHECK(found != by_name.end(), "{} is no state of this rank", tensor.name);
+    local.push_back({&tensor, found->second->tensor.data, found->second->arena});
   }
   return local;
 }

@@ -26,10 +26,10 @@ TEST(Pieces, ReplicasAreWrittenOnceAndShared) {
                                             tensor("c", "f32[1{tp}]", 1), tensor("d", "f32[2]", 0)};
   // Ranks 0..3 are stage 0: (dp 0, tp 0), (dp 0, tp 1), (dp 1, tp 0), (dp 1, tp 1).
   const AxisSet replicate = {Axis::kDpReplicate}, all = {Axis::kDpReplicate, Axis::kTp};
-  EXPECT_THAT(
-      PlanPieces(tensors, mesh),
-      ElementsAre(Piece{0, {{0, 3}, {0, 4}}, 0, 0, replicate}, Piece{0, {{3, 5}, {0, 4}}, 1, 1, replicate},
-                  Piece{1, {{0, 3}}, 2, 0, all}, Piece{2, {{0, 1}}, 4, 4, replicate}, Piece{3, {{0, 2}}, 3, 0, all}));
+  EXPECT_THAT(PlanPieces(tensors, mesh),
+              ElementsAre(StatePiece{0, {{0, 3}, {0, 4}}, 0, 0, replicate},
+                          StatePiece{0, {{3, 5}, {0, 4}}, 1, 1, replicate}, StatePiece{1, {{0, 3}}, 2, 0, all},
+                          StatePiece{2, {{0, 1}}, 4, 4, replicate}, StatePiece{3, {{0, 2}}, 3, 0, all}));
 }
 
 TEST(Pieces, WritersShareTheBytes) {
@@ -37,7 +37,7 @@ TEST(Pieces, WritersShareTheBytes) {
   std::vector<StateTensor> tensors;
   for (int i = 0; i < 40; ++i) tensors.push_back({fmt::format("t{}", i), MakeType(Dtype::kF32, {i % 7 + 1}), 0});
   std::array<int64_t, 3> elements{};
-  for (const Piece& piece : PlanPieces(tensors, mesh))
+  for (const StatePiece& piece : PlanPieces(tensors, mesh))
     elements[static_cast<size_t>(piece.writer)] += piece.box[0].Extent();
   const auto [least, most] = std::minmax_element(elements.begin(), elements.end());
   EXPECT_LE(*most - *least, 7);

@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "espalier/costs/costs.hpp"
 #include "espalier/util/error.hpp"
 #include "source_tree.hpp"
 
@@ -49,6 +50,7 @@ TEST(ClusterFiles, OfInputsLoadAndPrintBack) {
     EXPECT_GT(cluster.node.bytes_per_us, cluster.network.bytes_per_us) << name;
   }
   EXPECT_EQ(Shipped("template").ranks_per_node, 4);
+  EXPECT_EQ(Shipped("rtx4090-pcie4").host.out_bytes_per_us, 25'000);
   EXPECT_EQ(Shipped("h200-8x400g").compute.bf16_tflops, Shipped("h100-8x400g").compute.bf16_tflops);
 }
 
@@ -289,6 +291,24 @@ TEST(TransferFormula, AllReducesOfManyNodesFollowATree) {
 
 // More work or slower devices never take less time. Rows of operands stay multiples of 16 bytes, since misaligned rows
 // are slower than longer ones, also on devices.
+// Rates per rank of four: a link of 10 for two, or memory of 40 for all, both ways.
+TEST(CopyFormula, TheLinkOrTheMemoryOfTheHostIsTheLimit) {
+  Cluster cluster;
+  cluster.host = {
+      .out_bytes_per_us = 10, .in_bytes_per_us = 30, .ranks_per_link = 2, .dram_bytes_per_us = 40, .copy_us = 3};
+  const auto out = Costs(cluster).HostCopy(OpKind::kCopyOut, 100, 4);
+  EXPECT_EQ(out.alone_us, 3 + 100 / 5.0);
+  EXPECT_EQ(out.beside_us, 3 + 100 / 5.0);
+  const auto in = Costs(cluster).HostCopy(OpKind::kCopyIn, 100, 4);
+  EXPECT_EQ(in.alone_us, 3 + 100 / 10.0);
+  EXPECT_EQ(in.beside_us, 3 + 100 / 5.0);
+  EXPECT_EQ(Costs(cluster).HostCopy(OpKind::kCopyIn, 100, 1).alone_us, 3 + 100 / 30.0) << "one rank has the link alone";
+  cluster.host = {};
+  EXPECT_THROW(Costs(cluster).HostCopy(OpKind::kCopyIn, 100, 1), UserError);
+  cluster.compute.host_bytes_per_us = 20;
+  EXPECT_EQ(Costs(cluster).HostCopy(OpKind::kCopyIn, 100, 1).beside_us, 100 / 20.0);
+}
+
 TEST(Formulas, RiseWithWorkAndFallWithRates) {
   std::mt19937_64 random(7);
   const auto draw = [&](int64_t most) { return int64_t(1 + random() % static_cast<uint64_t>(most)); };

@@ -62,7 +62,7 @@ std::string Text(const Mesh& mesh, const Type& from, const Placements& to) {
 }
 
 /// A local piece with its box.
-struct Piece {
+struct Held {
   Box box;
   std::vector<double> data;
 };
@@ -112,11 +112,11 @@ double Contribution(const Type& type, const Mesh& mesh, const Coordinate& c, con
   return rest;
 }
 
-std::vector<Piece> Fill(const Type& type, const Mesh& mesh, int salt) {
-  std::vector<Piece> pieces;
+std::vector<Held> Fill(const Type& type, const Mesh& mesh, int salt) {
+  std::vector<Held> pieces;
   for (int rank = 0; rank < mesh.Ranks(); ++rank) {
     const Coordinate c = mesh.CoordinateOf(rank);
-    Piece piece{LocalBox(type, mesh, c), {}};
+    Held piece{LocalBox(type, mesh, c), {}};
     ForBox(piece.box, [&](const auto& index) { piece.data.push_back(Contribution(type, mesh, c, index, salt)); });
     pieces.push_back(std::move(piece));
   }
@@ -138,9 +138,9 @@ Step MakeStep(const ReshardStep& step, const Type& from, const Type& to) {
 }
 
 /// Own piece in its place; around it nothing to add.
-Piece Local(const ReshardStep& step, const Piece& mine, Box box) {
+Held Local(const ReshardStep& step, const Held& mine, Box box) {
   const bool maximum = !(step.placements.partial_max & step.axes).Empty();
-  Piece out{std::move(box), {}};
+  Held out{std::move(box), {}};
   ForBox(out.box, [&](const auto& index) {
     bool inside = true;
     for (size_t d = 0; d < index.size(); ++d)
@@ -152,12 +152,12 @@ Piece Local(const ReshardStep& step, const Piece& mine, Box box) {
 }
 
 /// A collective on one rank: pieces arrive from peers, in group order.
-Piece Collective(const Step& step, const Mesh& mesh, const Coordinate& c, const std::vector<Piece>& before) {
+Held Collective(const Step& step, const Mesh& mesh, const Coordinate& c, const std::vector<Held>& before) {
   const TransferPlan plan = PlanTransfer(step.graph, step.op(), mesh, c);
-  Piece out{LocalBox(step.graph.values[1].type, mesh, c), {}};
+  Held out{LocalBox(step.graph.values[1].type, mesh, c), {}};
   out.data.assign(static_cast<size_t>(Volume(ExtentsOf(out.box))), std::numeric_limits<double>::quiet_NaN());
   for (const Transfer& t : plan.receives) {
-    const Piece& peer = before[static_cast<size_t>(mesh.RankOf(mesh.GroupMember(plan.axes, c, t.peer)))];
+    const Held& peer = before[static_cast<size_t>(mesh.RankOf(mesh.GroupMember(plan.axes, c, t.peer)))];
     ForBox(t.box, [&](const auto& index) {
       double& here = out.data[static_cast<size_t>(Offset(out.box, index))];
       const double there = peer.data[static_cast<size_t>(Offset(peer.box, index))];
@@ -169,14 +169,14 @@ Piece Collective(const Step& step, const Mesh& mesh, const Coordinate& c, const 
 }
 
 /// Pieces after a whole reshard; `sent` counts the most bytes that a rank sends, step by step.
-std::vector<Piece> CarryOut(const Type& from, const Placements& to, const Mesh& mesh, std::vector<Piece> pieces,
-                            int64_t* sent = nullptr) {
+std::vector<Held> CarryOut(const Type& from, const Placements& to, const Mesh& mesh, std::vector<Held> pieces,
+                           int64_t* sent = nullptr) {
   Type now = from;
   for (const ReshardStep& planned : PlanReshard(from, to, mesh)) {
     Type next = now;
     next.placements = planned.placements;
     const Step step = MakeStep(planned, now, next);
-    std::vector<Piece> after;
+    std::vector<Held> after;
     int64_t most = 0;
     for (int rank = 0; rank < mesh.Ranks(); ++rank) {
       const Coordinate c = mesh.CoordinateOf(rank);
@@ -195,14 +195,14 @@ std::vector<Piece> CarryOut(const Type& from, const Placements& to, const Mesh& 
 
 /// The value that all ranks' pieces together stand for, from the point of view of one rank: joined over its partial
 /// groups.
-double Joined(const Type& type, const Mesh& mesh, const std::vector<Piece>& pieces, const Coordinate& c,
+double Joined(const Type& type, const Mesh& mesh, const std::vector<Held>& pieces, const Coordinate& c,
               const std::vector<int64_t>& index) {
   double largest = kLowest;
   for (int m = 0; m < mesh.GroupSize(type.placements.partial_max); ++m) {
     const Coordinate there = mesh.GroupMember(type.placements.partial_max, c, m);
     double sum = 0;
     for (int s = 0; s < mesh.GroupSize(type.placements.partial_sum); ++s) {
-      const Piece& piece =
+      const Held& piece =
           pieces[static_cast<size_t>(mesh.RankOf(mesh.GroupMember(type.placements.partial_sum, there, s)))];
       sum += piece.data[static_cast<size_t>(Offset(piece.box, index))];
     }
@@ -211,11 +211,11 @@ double Joined(const Type& type, const Mesh& mesh, const std::vector<Piece>& piec
   return largest;
 }
 
-bool StandsForTheWhole(const Type& type, const Mesh& mesh, const std::vector<Piece>& pieces, int salt) {
+bool StandsForTheWhole(const Type& type, const Mesh& mesh, const std::vector<Held>& pieces, int salt) {
   bool right = true;
   for (int rank = 0; rank < mesh.Ranks(); ++rank) {
     const Coordinate c = mesh.CoordinateOf(rank);
-    const Piece& piece = pieces[static_cast<size_t>(rank)];
+    const Held& piece = pieces[static_cast<size_t>(rank)];
     right = right && piece.box == LocalBox(type, mesh, c) &&
             static_cast<int64_t>(piece.data.size()) == Volume(ExtentsOf(piece.box));
     ForBox(piece.box,
@@ -265,7 +265,7 @@ const Setting kSettings[] = {
 TEST(Reshard, AnyPlacementsToAnyOthers) {
   for (const Setting& s : kSettings)
     ForEachPair(s.mesh, s.shape, s.stride, [&](const Type& from, const Placements& to) {
-      const std::vector<Piece> pieces = Fill(from, s.mesh, 1);
+      const std::vector<Held> pieces = Fill(from, s.mesh, 1);
       ASSERT_TRUE(StandsForTheWhole(from, s.mesh, pieces, 1));
       EXPECT_TRUE(StandsForTheWhole(TypeOf(s.shape, to), s.mesh, CarryOut(from, to, s.mesh, pieces), 1))
           << Text(s.mesh, from, to);
@@ -473,7 +473,7 @@ Placements Adjoint(const Placements& p, const Mesh& mesh) {
   return adjoint;
 }
 
-double InnerProduct(const std::vector<Piece>& x, const std::vector<Piece>& y) {
+double InnerProduct(const std::vector<Held>& x, const std::vector<Held>& y) {
   double sum = 0;
   for (size_t rank = 0; rank < x.size(); ++rank) {
     EXPECT_EQ(x[rank].box, y[rank].box);
@@ -488,7 +488,7 @@ TEST(Reshard, AdjointIsTheReshardOfTheAdjointTypes) {
       if (!from.placements.partial_max.Empty() || !to.partial_max.Empty()) return;
       const Type target = TypeOf(s.shape, to), back_from = TypeOf(s.shape, Adjoint(to, s.mesh));
       const Placements back_to = Adjoint(from.placements, s.mesh);
-      const std::vector<Piece> x = Fill(from, s.mesh, 1), y = Fill(back_from, s.mesh, 2);
+      const std::vector<Held> x = Fill(from, s.mesh, 1), y = Fill(back_from, s.mesh, 2);
       const double forward = InnerProduct(CarryOut(from, to, s.mesh, x), y);
       const double backward = InnerProduct(x, CarryOut(back_from, back_to, s.mesh, y));
       EXPECT_EQ(forward, backward) << Text(s.mesh, from, to);

@@ -12,9 +12,14 @@ namespace espalier {
 /// Runs a program's lanes in a random order that its waits allow, on a memory that records the last writer of each
 /// 4-byte word (value and microbatch). A read of any other value is a missing wait or an overlap.
 class LaneShuffle {
+  using Writer = std::pair<int, int>;  // value and microbatch
+
  public:
   LaneShuffle(const Program& program, unsigned seed)
-      : program_(program), random_(seed), words_(program.arena_bytes / 4 + 1, {-1, -1}) {
+      : program_(program),
+        random_(seed),
+        words_({std::vector<Writer>(static_cast<size_t>(program.arena_bytes / 4 + 1), {-1, -1}),
+                std::vector<Writer>(static_cast<size_t>(program.host_bytes / 4 + 1), {-1, -1})}) {
     for (const Instruction& i : program.instructions) lanes_[static_cast<size_t>(i.lane)].push_back(&i);
     for (const PersistentBuffer& b : program.persistent) Write(b.place, b.microbatch);
   }
@@ -50,15 +55,18 @@ class LaneShuffle {
     active_[l] = false;
     ++done_[l];
   }
-  static bool InPlace(const Instruction& i, const Operand& output) {
+  bool InPlace(const Instruction& i, const Operand& output) const {
     for (const Operand& input : i.inputs)
-      if (input.offset == output.offset && input.bytes == output.bytes) return true;
+      if (IsSamePlace(input, output) && input.bytes == output.bytes) return true;
     return false;
   }
-  static bool Overlaps(const Instruction& i, const Operand& input) {
+  bool Overlaps(const Instruction& i, const Operand& input) const {
     for (const Operand& o : i.outputs)
-      if (o.offset == input.offset) return true;
+      if (IsSamePlace(o, input)) return true;
     return false;
+  }
+  bool IsSamePlace(const Operand& a, const Operand& b) const {
+    return a.offset == b.offset && program_.SpaceOf(a) == program_.SpaceOf(b);
   }
   bool Ready(const Instruction& i) const {
     for (const Wait& w : i.waits)
@@ -83,18 +91,20 @@ class LaneShuffle {
     return {value, program_.graph->values[static_cast<size_t>(value)].frequency == Frequency::kStep ? -1 : microbatch};
   }
   void Fill(const Operand& o, std::pair<int, int> tag) {
-    for (int64_t w = o.offset / 4; w < (o.offset + o.bytes) / 4; ++w) words_[static_cast<size_t>(w)] = tag;
+    std::vector<Writer>& words = words_[program_.SpaceOf(o)];
+    for (int64_t w = o.offset / 4; w < (o.offset + o.bytes) / 4; ++w) words[static_cast<size_t>(w)] = tag;
   }
   void Write(const Operand& o, int microbatch) { Fill(o, Tag(o.value, microbatch)); }
   void Expect(const Operand& o, int microbatch) {
     const auto tag = Tag(o.value, microbatch);
+    const std::vector<Writer>& words = words_[program_.SpaceOf(o)];
     for (int64_t w = o.offset / 4; w < (o.offset + o.bytes) / 4; ++w)
-      ASSERT_EQ(words_[static_cast<size_t>(w)], tag) << program_.graph->values[static_cast<size_t>(o.value)].name;
+      ASSERT_EQ(words[static_cast<size_t>(w)], tag) << program_.graph->values[static_cast<size_t>(o.value)].name;
   }
 
   const Program& program_;
   std::mt19937 random_;
-  std::vector<std::pair<int, int>> words_;
+  BySpace<std::vector<Writer>> words_;
   std::array<std::vector<const Instruction*>, kLaneCount> lanes_;
   std::array<size_t, kLaneCount> done_{};
   std::array<bool, kLaneCount> active_{};

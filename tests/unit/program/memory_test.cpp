@@ -13,28 +13,52 @@
 namespace espalier {
 namespace {
 
+/// By space: the end of the highest byte that the program touches.
+BySpace<int64_t> HighestBytes(const Program& program) {
+  BySpace<int64_t> top{};
+  const auto note = [&](const Operand& o) {
+    int64_t& highest = top[program.SpaceOf(o)];
+    highest = std::max(highest, (o.offset + o.bytes + kAlignment - 1) / kAlignment * kAlignment);
+  };
+  for (const PersistentBuffer& b : program.persistent) note(b.place);
+  for (const Instruction& i : program.instructions) {
+    for (const Operand& o : i.inputs) note(o);
+    for (const Operand& o : i.outputs) note(o);
+    note(i.workspace);
+  }
+  return top;
+}
+
+int64_t Sum(const ByMemoryClass<int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
+
 TEST(Program, PeakIsTheHighestByteTouched) {
   for (const Case& layout : AllCases()) {
     const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
     for (const Program& program : AllPrograms(c)) {
-      int64_t top = 0;
-      const auto note = [&](const Operand& o) {
-        top = std::max(top, (o.offset + o.bytes + kAlignment - 1) / kAlignment * kAlignment);
-      };
-      for (const PersistentBuffer& b : program.persistent) note(b.place);
-      for (const Instruction& i : program.instructions) {
-        for (const Operand& o : i.inputs) note(o);
-        for (const Operand& o : i.outputs) note(o);
-        note(i.workspace);
-      }
-      EXPECT_EQ(top, program.arena_bytes) << testing::PrintToString(layout);
-      int64_t live = 0;
-      for (int64_t bytes : program.peak_by_class) live += bytes;
+      EXPECT_EQ(HighestBytes(program)[Space::kDevice], program.arena_bytes) << testing::PrintToString(layout);
+      EXPECT_EQ(program.host_bytes, 0);
+      const int64_t live = Sum(program.peak_by_class);
       EXPECT_LE(live, program.arena_bytes);
       EXPECT_GT(live, program.arena_bytes * 7 / 10)
           << testing::PrintToString(layout) << ": holes take more than they should";
     }
   }
+}
+
+TEST(Program, PeaksOfBothArenasAreTheHighestBytesTouched) {
+  for (Case layout : AllCases())
+    for (const char* share : {"0.5", "all"}) {
+      layout.overrides.insert(layout.overrides.end(),
+                              {std::string("offload.optimizer=") + share, "offload.chunk_bytes=2000"});
+      const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
+      for (const Program& program : AllPrograms(c)) {
+        const BySpace<int64_t> top = HighestBytes(program);
+        EXPECT_EQ(top[Space::kDevice], program.arena_bytes) << testing::PrintToString(layout);
+        EXPECT_EQ(top[Space::kHost], program.host_bytes) << testing::PrintToString(layout);
+        EXPECT_EQ(Sum(program.host_by_class), program.host_bytes) << "states alone are there";
+        EXPECT_GT(program.host_bytes, 0);
+      }
+    }
 }
 
 /// Expects that the operands are adjacent in memory, in order.
@@ -168,7 +192,7 @@ TEST(Program, EvaluationKeepsStatesWhereTrainingHasThem) {
     if (v.kind == ValueKind::kState)
       EXPECT_EQ(b.place.offset, training.Find(v.name).offset) << v.name;
     else
-      EXPECT_GE(b.place.offset, StateBytes(training)) << v.name;
+      EXPECT_GE(b.place.offset, StateBytes(training)[Space::kDevice]) << v.name;
   }
 }
 

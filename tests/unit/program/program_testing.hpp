@@ -85,6 +85,10 @@ inline const std::vector<std::vector<std::string>> kVariations = {
     {"fusion.join_matmuls=always", "parallel.reduce=microbatch", "parallel.zero=2"},
     {"fusion.join_matmuls=always", "recompute.mode=selective", "overlap.tensor_strips=2"},
     {"overlap.tensor_strips=2", "recompute.mode=full", "batch.micro=2"},
+    {"offload.activations=all", "recompute.mode=selective"},
+    {"offload.activations=0.5", "offload.optimizer=all", "overlap.interleave=true", "overlap.tensor_strips=2"},
+    {"offload.optimizer=all", "offload.chunk_bytes=1024", "precision.compute=bf16"},
+    {"offload.optimizer=0.6", "offload.chunk_bytes=3000", "parallel.zero=3", "optimizer.name=muon"},
 };
 
 struct PipelineCase {

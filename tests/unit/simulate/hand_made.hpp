@@ -50,6 +50,13 @@ class HandMade {
     Add(rank, message + 1, Lane::kPpRecv, {us, CostSource::kFormula, port}, std::move(waits));
   }
 
+  /// A copy to or from the host, which takes `beside` times as long while one goes the other way.
+  void Copy(int rank, OpKind kind, double us, double beside, std::vector<Wait> waits = {}) {
+    const int op = graph_.AddOp({.kind = kind, .role = Role::kU, .layer = 1, .chunk = 0});
+    Add(rank, op, kind == OpKind::kCopyOut ? Lane::kCopyOut : Lane::kCopyIn,
+        {us, CostSource::kFormula, Port::kNone, beside}, std::move(waits));
+  }
+
   Simulation Run(SimulateOptions options = {}, const Cluster& cluster = SlowingCluster()) const {
     const auto graph = std::make_shared<Graph>(graph_);
     const WorldPrograms world{mesh_, representative_, [&](int rank) {

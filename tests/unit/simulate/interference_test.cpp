@@ -17,6 +17,25 @@ Cluster HalfSpeed() {
   return cluster;
 }
 
+// In from 0; out from 4 on, both at half the rate until in ends: after 4, 4 of 8 us of it are left, which take 8.
+TEST(Clocks, CopiesBothWaysShareTheMemoryOfTheHost) {
+  HandMade world(1, 1);
+  world.Kernel(0, 4);
+  world.Copy(0, OpKind::kCopyIn, 8, 2);
+  world.Copy(0, OpKind::kCopyOut, 16, 2, {{Lane::kCompute, 1}});
+  world.Kernel(0, 2, {{Lane::kCopyIn, 1}});
+  const Simulation s = world.Run();
+  ExpectSpan(s, 0, 1, 0, 0, 12);
+  ExpectSpan(s, 0, 2, 4, 4, 24);  // 4 of 16 us are done at 12
+  ExpectSpan(s, 0, 3, 12, 12, 14);
+  const Breakdown& b = s.classes[0].breakdown;
+  EXPECT_EQ(b.exposed_us[CommAxis::kHost], 8 + 10) << "the kernel waits for in, and the end of the step for out";
+  EXPECT_EQ(b.hidden_us[CommAxis::kHost], 4 + 2);
+  SimulateOptions alone;
+  alone.interference = false;
+  ExpectSpan(world.Run(alone), 0, 2, 4, 4, 20);
+}
+
 TEST(Clocks, LanesRunSideBySideAndWait) {
   HandMade world(1, 2);
   const int gather = world.Collective(Axis::kTp);

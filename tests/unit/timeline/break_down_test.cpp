@@ -9,13 +9,14 @@
 namespace espalier {
 namespace {
 
-constexpr int kNone = -1, kTp = 0, kCp = 1, kDp = 3, kPp = 4;
+constexpr int kNone = -1, kTp = 0, kCp = 1, kDp = 3, kPp = 4, kHost = 5;
 
-TEST(ExposedAxis, CopiesCountAsDpAndBothDirectionsAsPp) {
+TEST(ExposedAxis, BothDirectionsCountAsPpAndBothCopiesAsHost) {
   for (const auto& [lane, axis] :
        {std::pair{Lane::kTp, CommAxis::kTp}, std::pair{Lane::kCp, CommAxis::kCp}, std::pair{Lane::kEp, CommAxis::kEp},
-        std::pair{Lane::kDp, CommAxis::kDp}, std::pair{Lane::kCopy, CommAxis::kDp},
-        std::pair{Lane::kPpSend, CommAxis::kPp}, std::pair{Lane::kPpRecv, CommAxis::kPp}})
+        std::pair{Lane::kDp, CommAxis::kDp}, std::pair{Lane::kCopyOut, CommAxis::kHost},
+        std::pair{Lane::kCopyIn, CommAxis::kHost}, std::pair{Lane::kPpSend, CommAxis::kPp},
+        std::pair{Lane::kPpRecv, CommAxis::kPp}})
     EXPECT_EQ(CommAxisOf(lane), axis);
   EXPECT_THROW(CommAxisOf(Lane::kCompute), InvariantError);
   EXPECT_EQ(Name(CommAxis::kTp), "tp");
@@ -115,20 +116,19 @@ TEST(BreakDown, OfAStepByHand) {
 }
 
 TEST(BreakDown, CountsTheTimeOfTwoLanesOfAnAxisOnce) {
-  // A send and a recv at the same time, and a copy in parallel with a gather: pp transfers from 0 to 8, dp from 2 to
-  // 12.
+  // A send and a recv at the same time, and copies both ways: pp transfers from 0 to 8, host from 2 to 12.
   const Track track = HandMade()
                           .Add(Lane::kPpSend, {}, {0, 0, 6})
                           .Add(Lane::kPpRecv, {}, {0, 3, 8})
-                          .Add(Lane::kDp, {}, {0, 2, 9})
-                          .Add(Lane::kCopy, {}, {0, 5, 12})
+                          .Add(Lane::kCopyOut, {}, {0, 2, 9})
+                          .Add(Lane::kCopyIn, {}, {0, 5, 12})
                           .Add(Lane::kCompute, {{Lane::kPpRecv, 1}}, {8, 8, 20})
                           .Done();
   const Breakdown b = BreakDown(track, 20);
   EXPECT_EQ(b.exposed_us[kPp], 5) << "the kernel waits for the recv alone, which transfers from 3 on";
   EXPECT_EQ(b.hidden_us[kPp], 3);
-  EXPECT_EQ(b.exposed_us[kDp], 0);
-  EXPECT_EQ(b.hidden_us[kDp], 10);
+  EXPECT_EQ(b.exposed_us[kHost], 0);
+  EXPECT_EQ(b.hidden_us[kHost], 10);
   EXPECT_EQ(b.compute_us, 12);
   EXPECT_EQ(b.idle_us, 3);
 }

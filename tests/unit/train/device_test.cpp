@@ -178,7 +178,7 @@ TEST(Memory, A4RanksThatShareALimitAreAddedUp) {
 
 TEST(Memory, A4TheNearestSettingsThatFit) {
   const Deck deck = SmallDeck({"batch.global=16", "batch.micro=8", "parallel.dp_shard=1"});
-  const int64_t bytes = ArenaBytes(deck, 1, 0);
+  const int64_t bytes = ArenaBytes(deck, 1, 0)[Space::kDevice];
   EXPECT_TRUE(SettingsThatFit(deck, 1, 0, 1000).empty());
   const std::vector<std::string> settings = SettingsThatFit(deck, 1, 0, bytes - 1);
   ASSERT_FALSE(settings.empty());

@@ -1,0 +1,120 @@
+"""States on the host ([offload]): a run goes on from a checkpoint of one without, and the reverse, bitwise and in
+another layout; saves read states where they are; what does not fit, or is no value, is refused; plan, run and simulate
+agree."""
+import json, os
+
+from support.checkpoints import same_bits, tensors
+from support.runs import Checks, DECK, launch, layout, planned, scratch, train
+
+BF16 = "precision.compute=bf16"
+NONE, ALL, PART = ([f"offload.optimizer={share}", "offload.chunk_bytes=2048"] for share in ("none", "all", "0.4"))
+RESTARTED = ["checkpoint.restart=auto", "run.steps=6", "lr.decay_steps=4", BF16]
+
+
+def check_restart(checks, folder):
+    """Six steps without offload are three with one share and three with another, bitwise in one layout."""
+    wholes = {}
+    for digits, before, after in (("111", ALL, NONE), ("111", NONE, ALL), ("222", ALL, NONE), ("122", PART, ALL),
+                                  ("221", NONE, PART)):
+        degrees, ranks = layout(digits)
+        keys = [*degrees, *RESTARTED]
+        if digits not in wholes:
+            wholes[digits] = train(os.path.join(folder, f"whole-{digits}"), ranks, keys)
+        whole = wholes[digits]
+        for asynchronous in ("true", "false"):
+            name = f"{digits}, {before[0]}, then {after[0]}, checkpoint.asynchronous={asynchronous}"
+            home = os.path.join(folder, name.replace(" ", ""))
+            saves = [*keys, f"checkpoint.asynchronous={asynchronous}"]
+            train(home, ranks, [*saves, *before, "run.steps=3"])
+            halves = train(home, ranks, [*saves, *after])
+            checks.that(halves.curve("loss") == whole.curve("loss") and sorted(halves.steps) == list(range(1, 7)),
+                        f"{name}: losses bitwise")
+            checks.that(same_bits(tensors(halves.checkpoint(6)), tensors(whole.checkpoint(6))),
+                        f"{name}: weights and moments bitwise")
+            done = launch(1, ["inspect", "--verify", halves.checkpoint(6)])
+            checks.that(done.returncode == 0, f"{name}: its checksums hold")
+
+
+def check_layouts(checks, folder):
+    """A checkpoint of states on the host loads into another layout without offload, and its proof holds."""
+    degrees, ranks = layout("212")
+    home = os.path.join(folder, "layouts")
+    train(home, ranks, [*degrees, *RESTARTED, *ALL, "run.steps=3"])
+    degrees, ranks = layout("121")
+    done = launch(ranks, ["run", DECK, "-d", home, *degrees, *RESTARTED])
+    checks.that(done.returncode == 0 and "step-00000003" in done.stdout, f"other layout: exit {done.returncode}")
+    checks.that("no proof" not in done.stdout, "other layout: the loss of a microbatch proves the load")
+
+
+def check_memory(checks, folder):
+    """Both arenas are planned to the byte; the device's is smaller by what left it, but for three chunks."""
+    for digits, more in (("111", []), ("212", ["parallel.zero=3"]), ("122", ["optimizer.name=muon"])):
+        degrees, ranks = layout(digits)
+        keys = [*degrees, *more, BF16, "run.steps=1"]
+        here, away = (planned(folder, ranks, [*keys, *share]) for share in (NONE, ALL))
+        run = train(os.path.join(folder, f"memory-{digits}"), ranks, [*keys, *ALL])
+        name = f"{digits} {' '.join(more)}"
+        checks.that(run.end["rank_peak_bytes"] == away["rank_peak_bytes"] and
+                    run.end["rank_host_bytes"] == away["rank_host_bytes"], f"{name}: used as planned, in both arenas")
+        checks.that("host_bytes" not in here and "rank_host_bytes" not in here, f"{name}: nothing on the host without")
+        most = max(away["rank_host_bytes"])
+        copied = [stage["copied_bytes"] for stage in away["stages"]]
+        checks.that(all(c["in"] == c["out"] > 0 for c in copied), f"{name}: all that comes in goes out: {copied}")
+        checks.that(max(c["in"] for c in copied) <= most <= max(c["in"] for c in copied) + 64 * 1000,
+                    f"{name}: each step moves what is there, {most}, but for alignment")
+        saved = max(here["rank_peak_bytes"]) - max(away["rank_peak_bytes"])
+        checks.that(0 < saved <= most, f"{name}: {saved} bytes less on the device, {most} on the host")
+
+
+def check_refusals(checks, folder):
+    """Values, and memory."""
+    for value, said in (("2", "out of range (allowed: 0 to 1, \"none\" = 0, \"all\" = 1)"),
+                        ("some", "must be a number (allowed: 0 to 1, \"none\" = 0, \"all\" = 1)"),
+                        ("-0.5", "out of range")):
+        done = launch(1, ["check", DECK, f"offload.optimizer={value}"])
+        checks.that(done.returncode == 2 and f"offload.optimizer = " in done.stdout and said in done.stdout,
+                    f"offload.optimizer = {value}: exit {done.returncode}, {done.stdout.strip()[:200]}")
+    done = launch(1, ["check", DECK, "offload.chunk_bytes=4096"])
+    checks.that("offload.chunk_bytes = 4096 has no effect: offload.optimizer is 0" in done.stdout,
+                "chunks of nothing: said to have no effect")
+    keys = [BF16, "run.steps=1"]
+    here, away = (planned(folder, 1, [*keys, *share])["peak_bytes"] for share in (NONE, ALL))
+    limit = f"offload.device_bytes={(here + away) // 2}"
+    done = launch(1, ["run", DECK, "-d", os.path.join(folder, "small"), *keys, limit])
+    checks.that(done.returncode == 4 and "offload.device_bytes" in done.stdout and
+                "offload.optimizer = \"all\"" in done.stdout,
+                f"a smaller device: exit {done.returncode}, {done.stdout.strip()[-300:]}")
+    done = launch(1, ["plan", DECK, *keys, limit])
+    checks.that("no, " in done.stdout and " short" in done.stdout, "a smaller device: plan says that it does not fit")
+    train(os.path.join(folder, "fits"), 1, [*keys, limit, *ALL])
+    checks.that(True, "the same device, with the states on the host: it runs")
+
+
+def check_words(checks, folder):
+    """Words are numbers; the effective deck reads back."""
+    done = launch(1, ["check", DECK, "offload.optimizer=all"])
+    checks.that(done.returncode == 0 and "optimizer = 1.0" in done.stdout, "all is 1.0 in the effective deck")
+
+
+def check_simulation(checks, folder):
+    """The simulator knows the copies by the rates of the cluster file; without rates it says what is missing."""
+    cluster = os.path.join(os.path.dirname(DECK), "..", "..", "inputs", "clusters", "h100-8x400g.toml")
+    path = os.path.join(folder, "simulated.json")
+    for keys, has in ((ALL, True), (NONE, False)):
+        done = launch(1, ["simulate", DECK, "--ranks", "2", "--cluster", cluster, "--json", path, BF16,
+                          "parallel.dp_shard=2", "run.device=cuda", *keys])
+        with open(path) as file:
+            slowest = json.dumps(json.load(file))
+        checks.that(done.returncode == 0 and ("host" in done.stdout.split("slowest rank")[1]) == has,
+                    f"{keys[0]}: copies are {'listed' if has else 'not listed'}: {done.returncode}")
+        checks.that(('"host":' in slowest) == has, f"{keys[0]}: in the JSON file, too")
+
+
+def main():
+    checks = Checks()
+    with scratch() as folder:
+        checks.each([check_restart, check_layouts, check_memory, check_refusals, check_words, check_simulation], folder)
+    checks.finish()
+
+
+main()

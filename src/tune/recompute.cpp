@@ -28,7 +28,7 @@ namespace espalier {
 namespace {
 
 constexpr int kMaxRounds = 8;
-constexpr double kNearly = 0.95;   // a choice that promises less of what is needed is not compiled
+constexpr double kMost = 0.4;      // a mode that promises less of what is needed is not compiled
 constexpr double kEnough = 0.001;  // a place that would save less of a stage's work is not looked for
 
 /// A transformer layer of a stage.
@@ -123,13 +123,12 @@ class StagePath {
  public:
   /// `work`: of the stage's kernels in a microbatch.
   StagePath(StageModel model, double work, RecomputeOptions& options)
-      : model_(std::move(model)), options_(options), work_(work), least_(model_.Peak()) {
-    const double most = least_;
+      : model_(std::move(model)), options_(options), work_(work), most_(model_.Peak()) {
     Keep(0, 0);
     for (int step = 0; step < kMaxSteps; ++step) {
       const std::optional<double> added = model_.Step();
       if (!added) break;
-      Keep(most - model_.Peak(), added_.back() + *added);
+      Keep(most_ - model_.Peak(), added_.back() + *added);
     }
     above_ = Steps() + 1;
   }
@@ -143,9 +142,9 @@ class StagePath {
       added += options_.Option(layer.part, uniform).work - options_.Option(layer.part, {}).work;
     return added / work_;
   }
-  /// Whether a choice for all layers promises to fit, by what profiles have been worth so far.
+  /// Whether a choice for all layers promises to save most of what is needed. Profiles know nothing of holes.
   bool MayFit(const LayerRecompute& uniform, int64_t budget) const {
-    return (least_ - model_.PeakOf(uniform, options_)) * realised_ >= kNearly * double(peaks_.at(0) - budget);
+    return most_ - model_.PeakOf(uniform, options_) >= kMost * double(peaks_.at(0) - budget);
   }
 
   /// What each layer recomputes at a place.
@@ -200,7 +199,7 @@ class StagePath {
   StageModel model_;
   RecomputeOptions& options_;
   const double work_;
-  const double least_;                       // bytes at the highest moment without recomputation
+  const double most_;                        // bytes at the highest moment without recomputation
   std::vector<double> saved_, added_;        // by place
   std::vector<std::vector<size_t>> chosen_;  // by place and layer: the option
   int below_ = -1, above_ = 0, next_ = 0;    // the last place that does not fit, the first that does

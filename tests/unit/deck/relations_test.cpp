@@ -274,7 +274,8 @@ TEST(Errors, RulesOfRecomputeNameOpsAndLayers) {
   const auto rule = [](const std::string& text) {
     return Errors({"model.layers=6", "pipeline.split=[]", fmt::format("recompute.layers=[\"{}\"]", text)});
   };
-  for (const char* good : {"full: first 1", "norm+mlp: every 2", "selective+core_attention: 0-3,5", "none:5", "qkv : 0 - 5"})
+  for (const char* good :
+       {"full: first 1", "norm+mlp: every 2", "selective+core_attention: 0-3,5", "none:5", "qkv : 0 - 5"})
     EXPECT_THAT(rule(good), IsEmpty()) << good;
   EXPECT_THAT(rule("full"), ElementsAre(HasSubstr("in \"full\" there is no colon (allowed: \"WHAT: LAYERS\"")));
   EXPECT_THAT(rule("full+selective: 0"), ElementsAre(HasSubstr("WHAT names two modes")));

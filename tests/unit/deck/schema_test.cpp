@@ -45,6 +45,8 @@ TEST(Schema, EveryKeyHasAFieldOfItsOwn) {
     const std::vector<std::string_view>& choices = changed.allowed.choices;
     if (choices.size() == 1) continue;
     DeckValue value = choices.empty() ? values[changed.ValueIndex()] : std::string(choices.back());
+    if (!choices.empty() && std::holds_alternative<Strings>(Get(base, changed)))
+      value = Strings{std::string(choices.back())};
     if (value == Get(base, changed)) value = choices.empty() ? DeckValue(true) : std::string(choices.front());
     Set(deck, changed, value);
     for (const DeckKey& key : DeckSchema())

@@ -106,15 +106,14 @@ std::string NamesIn(const std::vector<std::string>& overrides, int layer) {
 }
 
 TEST(RecomputeOps, AreFoundByTheirForm) {
-  EXPECT_EQ(NamesIn({}, 1),
-            "norm qkv qkv qkv qkv qkv core_attention - - norm mlp mlp activation - -");
+  EXPECT_EQ(NamesIn({}, 1), "norm qkv qkv qkv qkv qkv core_attention - - norm mlp mlp activation - -");
   EXPECT_EQ(NamesIn({"model.family=gpt2", "model.kv_heads=4"}, 2),
             "norm qkv qkv qkv qkv qkv qkv core_attention - - - norm mlp mlp activation - - -");
   EXPECT_EQ(NamesIn({"model.norm_placement=post", "model.qk_norm=full"}, 1),
             "qkv qkv norm qkv qkv qkv norm qkv qkv core_attention - norm - mlp mlp activation - norm -");
-  EXPECT_EQ(NamesIn({"model.attention=mla", "model.heads=4", "model.kv_heads=4", "model.head_dim=12", "model.rope_dim=6",
-                     "model.v_dim=10", "model.q_rank=14", "model.kv_rank=9", "experts.count=4", "experts.per_token=2",
-                     "experts.ffn_dim=24"},
+  EXPECT_EQ(NamesIn({"model.attention=mla", "model.heads=4", "model.kv_heads=4", "model.head_dim=12",
+                     "model.rope_dim=6", "model.v_dim=10", "model.q_rank=14", "model.kv_rank=9", "experts.count=4",
+                     "experts.per_token=2", "experts.ffn_dim=24"},
                     1),
             "norm qkv norm qkv qkv qkv norm qkv qkv qkv qkv core_attention - - norm router router - - rows experts "
             "experts activation - - -");

@@ -19,8 +19,8 @@ bool UsesSigmoid(const Reader& r) {
   return scores == "sigmoid";
 }
 RouterRule RuleOf(const Reader& r) {
-  return {UsesSigmoid(r), r.Number("normalize") != 0, r.Number("scale"), r.IntegerOr("groups", 1),
-          r.IntegerOr("top_groups", 1), r.IntegerOr("group_best", 2)};
+  return {UsesSigmoid(r),           r.Number("normalize") != 0,   r.Number("scale"),
+          r.IntegerOr("groups", 1), r.IntegerOr("top_groups", 1), r.IntegerOr("group_best", 2)};
 }
 
 int64_t PoolRows(const Tensor& rows) {

@@ -6,8 +6,9 @@
 //
 // With a bias of each expert the choice is by s + bias, the weights are not (DeepSeek-V3, eq. 16). With `groups`
 // experts are chosen from the `top_groups` groups whose `group_best` highest values of s + bias, two (DeepSeek-V3) or
-// one (DeepSeek-V2, section 2.1.3), have the largest sums. The choice has no gradient; that of the weights goes to the logits. With `balanced` a token's position p, the last input,
-// chooses: the k experts from p k on, modulo E, so that all serve equally many tokens.
+// one (DeepSeek-V2, section 2.1.3), have the largest sums. The choice has no gradient; that of the weights goes to the
+// logits. With `balanced` a token's position p, the last input, chooses: the k experts from p k on, modulo E, so that
+// all serve equally many tokens.
 //
 // expert_load counts how often each expert is chosen in a step, and concatenate puts the counts of all layers side by
 // side, for the metrics. The bias is a state that no gradient trains: bias_update adds `rate` to the biases of experts

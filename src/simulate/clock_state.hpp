@@ -51,10 +51,10 @@ struct ClockState {
   double accounted_us = 0;
   Breakdown total;
   ByStepPart<PartTimes> parts{};
-  int8_t exposed = -1;    ///< CommAxis or -1
-  uint8_t axes = 0;       ///< bits of the CommAxes that transfer
+  int8_t exposed = -1;         ///< CommAxis or -1
+  uint8_t axes = 0;            ///< bits of the CommAxes that transfer
   uint8_t transfer_parts = 0;  ///< bits of the StepParts that transfer
-  StepPart part = {};     ///< part of the kernel, or of the exposed transfer
+  StepPart part = {};          ///< part of the kernel, or of the exposed transfer
   bool computes = false;
   double end_us = 0;  ///< end of the last instruction so far
 

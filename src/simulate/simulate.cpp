@@ -11,8 +11,8 @@ namespace simulate {
 namespace {
 
 RankTimes TimesOf(const ClockPlace& place, const ClockState& state, const ItemCosts& costs) {
-  return {place.rank, place.ranks, state.items->program->stage, state.end_us, state.total, state.parts,
-          costs.by_source_us};
+  return {place.rank,  place.ranks, state.items->program->stage, state.end_us,
+          state.total, state.parts, costs.by_source_us};
 }
 
 Timeline TimelineOf(const World& world, Clocks& clocks) {

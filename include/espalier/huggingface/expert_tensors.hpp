@@ -40,8 +40,8 @@ enum class ExpertLayout : uint8_t { kUsual, kGptOss };
 std::vector<std::vector<FilePart>> WaysOf(const SafetensorsWriter::Tensor& weight, ExpertLayout layout);
 
 /// The part of a tensor that holds a weight with others of its layer: Phi-3's qkv_proj has the rows of q_proj, k_proj
-/// and v_proj, its gate_up_proj those of gate_proj and up_proj. None for other weights. `shape_of` has the shapes of all
-/// weights of the model by name.
+/// and v_proj, its gate_up_proj those of gate_proj and up_proj. None for other weights. `shape_of` has the shapes of
+/// all weights of the model by name.
 std::vector<FilePart> JoinedPart(const std::string& weight, const std::map<std::string, Shape>& shape_of);
 
 /// The tensors that an export makes of some weights.

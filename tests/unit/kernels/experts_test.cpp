@@ -62,16 +62,15 @@ TEST_P(Kernels, RouteWithGroupsAndBias) {
   struct Groups {
     int64_t experts, groups, top_groups, per_token, best = 2;
   };
-  for (const auto& [experts, groups, top_groups, per_token, best] :
-       {Groups{12, 4, 2, 3},
-        {256, 8, 4, 8},
-        {9, 9, 5, 5},
-        {130, 65 - 52, 7, 11},
-        {14, 1, 1, 6},
-        {64, 64, 9, 9},
-        {12, 4, 2, 3, 1},
-        {160, 8, 3, 6, 1},
-        {9, 9, 5, 5, 1}}) {
+  for (const auto& [experts, groups, top_groups, per_token, best] : {Groups{12, 4, 2, 3},
+                                                                     {256, 8, 4, 8},
+                                                                     {9, 9, 5, 5},
+                                                                     {130, 65 - 52, 7, 11},
+                                                                     {14, 1, 1, 6},
+                                                                     {64, 64, 9, 9},
+                                                                     {12, 4, 2, 3, 1},
+                                                                     {160, 8, 3, 6, 1},
+                                                                     {9, 9, 5, 5, 1}}) {
     for (bool bias : {true, false}) {
       Attributes router = RouterOf(true, true, per_token);
       router.numbers.insert(

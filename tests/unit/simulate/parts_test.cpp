@@ -33,11 +33,11 @@ TEST(Parts, RecomputationIsAPartOfItsOwn) {
 
 TEST(Parts, ExpertsDispatchAndCombineInBothDirections) {
   constexpr int kLayers = 3, kMicrobatches = 2;
-  const std::vector<std::string> deck = {
-      fmt::format("model.layers={}", kLayers), "experts.count=4", "experts.per_token=2", "experts.ffn_dim=8",
-      "parallel.dp_shard=2", "experts.buffer=2",
-      // Four sequences, two ranks.
-      "batch.global=4", "batch.micro=1"};
+  const std::vector<std::string> deck = {fmt::format("model.layers={}", kLayers), "experts.count=4",
+                                         "experts.per_token=2", "experts.ffn_dim=8", "parallel.dp_shard=2",
+                                         "experts.buffer=2",
+                                         // Four sequences, two ranks.
+                                         "batch.global=4", "batch.micro=1"};
   const auto alone = PartsOf(deck, 2);
   for (const StepPart part : {StepPart::kDispatch, StepPart::kCombine})
     EXPECT_EQ(alone[part], (PartTimes{2.0 * kLayers * kMicrobatches, 0, 0})) << Name(part);

@@ -61,6 +61,8 @@ def main():
     for architecture, of_one in collections.Counter(architecture for architecture, _ in found).items():
         most = max((k.registers, name) for (on, name), k in found.items() if on == architecture)
         print(f"{architecture}: {of_one} kernels, at most {most[0]} registers ({most[1]})")
+    if not found:
+        print(f"FAIL  there is no kernel in {' '.join(sys.argv[1:])}")
     for (architecture, name), fault in wrong:
         print(f"FAIL  {architecture} {name}: {fault}")
     sys.exit(1 if wrong or not found else 0)

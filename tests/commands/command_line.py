@@ -249,8 +249,8 @@ class Answers(unittest.TestCase):
 
     def test_c4_one_text_says_what_a_command_does(self):
         general = " ".join(self.answer("help").split())
-        for command in ("run", "supervise", "check", "plan", "simulate", "inspect", "sample", "evaluate", "report", "calibrate",
-                        "selftest", "info"):
+        for command in ("run", "supervise", "check", "plan", "simulate", "inspect", "sample", "evaluate", "report",
+                        "calibrate", "selftest", "info"):
             summary = self.answer(command, "--help").splitlines()[0]
             self.assertIn(summary, general)
 
@@ -261,7 +261,8 @@ class Answers(unittest.TestCase):
             self.assertIn(key.split(".")[1], text[len(self.answer(name, "--help")):])
 
     def test_c14_help_is_at_most_100_columns_wide(self):
-        for topic in ("run", "supervise", "plan", "simulate", "sample", "evaluate", "report", "calibrate", "selftest", "all", ""):
+        for topic in ("run", "supervise", "plan", "simulate", "sample", "evaluate", "report", "calibrate", "selftest",
+                      "all", ""):
             lines = self.answer("help", *[topic] * bool(topic)).splitlines()
             self.assertEqual([line for line in lines if len(line) > 100], [])
 

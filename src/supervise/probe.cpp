@@ -25,28 +25,17 @@ std::vector<std::string> ProgramOn(const OnHostOptions& options) {
   return words;
 }
 
-}  // namespace
-
-std::set<std::string> Probe(const std::vector<std::string>& hosts, size_t enough, const ProbeOptions& options) {
+/// Runs `program` on the hosts. Once `enough` have answered, the others get as long again, at least a second.
+std::set<std::string> RunOn(std::vector<std::string> waiting, const Launcher& launcher,
+                            const std::vector<std::string>& program, size_t enough, double deadline_s) {
   const auto began = std::chrono::steady_clock::now();
   std::set<std::string> answered;
-  std::vector<std::string> waiting;
-  for (const std::string& host : hosts) {
-    if (host != options.this_host) {
-      waiting.push_back(host);
-    } else {
-      CleanHost(options.on_host);
-      answered.insert(host);
-    }
-  }
   std::map<std::string, std::unique_ptr<ChildProcess>> running;
-  double deadline_s = options.patience_s;
   bool sufficed = false;
   while ((!waiting.empty() || !running.empty()) && MillisecondsSince(began) * 1e-3 < deadline_s) {
-    for (; !waiting.empty() && running.size() < kAtOnce; waiting.pop_back()) {
-      const std::vector<std::string> words = OnHostWords(options.launcher, waiting.back(), ProgramOn(options.on_host));
-      running[waiting.back()] = std::make_unique<ChildProcess>(words, Output::kCaptured);
-    }
+    for (; !waiting.empty() && running.size() < kAtOnce; waiting.pop_back())
+      running[waiting.back()] =
+          std::make_unique<ChildProcess>(OnHostWords(launcher, waiting.back(), program), Output::kCaptured);
     std::erase_if(running, [&](const auto& entry) {
       const std::optional<int> status = entry.second->Poll();
       if (status == 0) answered.insert(entry.first);
@@ -60,6 +49,22 @@ std::set<std::string> Probe(const std::vector<std::string>& hosts, size_t enough
     std::this_thread::sleep_for(kProbeTick);
   }
   return answered;  // those that still run are killed
+}
+
+}  // namespace
+
+std::set<std::string> WhichAnswer(const std::vector<std::string>& hosts, const Launcher& launcher, double patience_s) {
+  return RunOn(hosts, launcher, {"true"}, hosts.size(), patience_s);
+}
+
+std::set<std::string> Probe(const std::vector<std::string>& hosts, size_t enough, const ProbeOptions& options) {
+  std::vector<std::string> others = hosts;
+  const bool here = std::erase(others, options.this_host) > 0;
+  if (here) CleanHost(options.on_host);
+  std::set<std::string> answered = RunOn(others, options.launcher, ProgramOn(options.on_host),
+                                         enough - std::min<size_t>(enough, here ? 1 : 0), options.patience_s);
+  if (here) answered.insert(options.this_host);
+  return answered;
 }
 
 }  // namespace espalier

@@ -17,6 +17,9 @@ struct ProbeOptions {
   double patience_s = 15;
 };
 
+/// Which hosts answer; nothing is cleaned, so that it may be asked while the run goes on.
+std::set<std::string> WhichAnswer(const std::vector<std::string>& hosts, const Launcher& launcher, double patience_s);
+
 /// Cleans the hosts, all at once, through the launcher. Returns those on which that has ended in time. Once `enough`
 /// have, the others get as long again, at least a second.
 std::set<std::string> Probe(const std::vector<std::string>& hosts, size_t enough, const ProbeOptions& options);

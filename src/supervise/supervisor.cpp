@@ -66,12 +66,13 @@ int64_t MemoryPerRank(const SuperviseSetup& setup) {
   return available == std::numeric_limits<int64_t>::max() ? 0 : available / setup.hosts.ranks_each;
 }
 
-/// The launcher's daemons notice a host that is cut off after some 20 s, unless the user has set other times.
+/// Unless the user has set other values: Open MPI's daemons notice a host that is cut off after some 20 s, and end the
+/// ranks of a failed start at once, which would else take two seconds.
 std::vector<std::pair<std::string, std::string>> LaunchEnvironment(const std::string& run_dir) {
   std::vector<std::pair<std::string, std::string>> variables = {{kSupervised, run_dir}};
   for (const auto& [name, value] :
-       {std::pair("OMPI_MCA_oob_tcp_keepalive_time", "10"), std::pair("OMPI_MCA_oob_tcp_keepalive_intvl", "3"),
-        std::pair("OMPI_MCA_oob_tcp_keepalive_probes", "3")})
+       {std::pair("OMPI_MCA_odls_base_sigkill_timeout", "0"), std::pair("OMPI_MCA_oob_tcp_keepalive_time", "10"),
+        std::pair("OMPI_MCA_oob_tcp_keepalive_intvl", "3"), std::pair("OMPI_MCA_oob_tcp_keepalive_probes", "3")})
     if (std::getenv(name) == nullptr) variables.emplace_back(name, value);
   return variables;
 }
@@ -227,9 +228,12 @@ Supervisor::Ended Supervisor::Start(const Placement& placement) {
 
 int Supervisor::Watch(ChildProcess& launcher, MetricsTail& metrics, const Placement& placement) {
   alone_since_ = looked_at_ = Clock::now();
+  spares_unasked_ = true;
+  answers_.reset();
   while (true) {
     const std::optional<int> status = launcher.Poll();
     if (metrics.Read()) RecordRecovery(metrics);
+    if (metrics.last_step() && std::exchange(spares_unasked_, false)) AskSpares(placement);
     if (status) return *status;
     ForwardSignal(launcher);
     EndIfAlone(launcher);
@@ -331,7 +335,7 @@ void Supervisor::FindAnswers(const Ended& ended) {
   const size_t others = pool_.names().size() - asked.size();
   const size_t enough = full_hosts_ > others ? full_hosts_ - others : 0;
   CleanHost(OnHost());
-  if (asked.empty()) return;
+  if (asked.empty() || (in_touch && TakeAnswersOfSpares(asked))) return;
   const std::set<std::string> answered =
       Probe(asked, enough, {setup_.launcher, setup_.this_host, OnHost(), setup_.options.probe_s});
   for (const std::string& host : asked) {
@@ -339,6 +343,25 @@ void Supervisor::FindAnswers(const Ended& ended) {
     if (answers != pool_.Answers(host)) Say("{} {}", host, answers ? "answers again" : "does not answer");
     pool_.SetAnswers(host, answers);
   }
+}
+
+void Supervisor::AskSpares(const Placement& placement) {
+  spares_ = pool_.names();
+  std::erase_if(spares_, [&](const std::string& host) {
+    return std::ranges::find(placement.hosts, host) != placement.hosts.end() || host == setup_.this_host;
+  });
+  if (spares_.empty() || setup_.launcher.kind == LauncherKind::kNone) return;
+  answers_ = std::async(std::launch::async, [this, hosts = spares_] {
+    return WhichAnswer(hosts, setup_.launcher, setup_.options.probe_s);
+  });
+}
+
+bool Supervisor::TakeAnswersOfSpares(const std::vector<std::string>& hosts) {
+  if (!answers_ || answers_->wait_for(std::chrono::seconds(0)) != std::future_status::ready) return false;
+  const std::set<std::string> answered = answers_->get();
+  answers_.reset();
+  for (const std::string& host : hosts) pool_.SetAnswers(host, answered.contains(host) || host == setup_.this_host);
+  return true;
 }
 
 OnHostOptions Supervisor::OnHost() const { return {setup_.run_dir, "", std::floor(began_at_)}; }

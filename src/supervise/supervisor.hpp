@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,6 +84,10 @@ class Supervisor {
   /// Finds which hosts may be used, and counts what the failure cost.
   void Judge(const Ended& ended);
   void FindAnswers(const Ended& ended);
+  /// Asks the spare hosts while the run goes on, so that a failure need not wait for their answer.
+  void AskSpares(const Placement& placement);
+  /// What AskSpares has found; false if it is not known.
+  bool TakeAnswersOfSpares(const std::vector<std::string>& hosts);
   bool HasProgressed(const Ended& ended);
   ExitStatus End(ExitStatus status, const std::string& why);
   void CleanAll();
@@ -105,7 +111,10 @@ class Supervisor {
   int64_t furthest_ = -1;  ///< step, reported or saved
   int64_t steps_lost_ = 0;
   double seconds_lost_ = 0;
-  bool asked_ = false;      ///< a signal asks to stop
+  std::vector<std::string> spares_;                            ///< that are asked
+  std::optional<std::future<std::set<std::string>>> answers_;  ///< of them
+  bool spares_unasked_ = true;                                 ///< in this start
+  bool asked_ = false;                                         ///< a signal asks to stop
   bool replacing_ = false;  ///< this supervisor asked the run to stop, to replace a host
   std::chrono::steady_clock::time_point alone_since_, looked_at_;
 };

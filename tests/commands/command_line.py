@@ -121,8 +121,8 @@ class Errors(unittest.TestCase):
                 self.assertEqual(self.refused("plan", TINY, "--json", path)[1], f"command line: --json {path}: {why}")
 
     def test_c4_a_first_word_that_is_neither_command_nor_deck(self):
-        commands = ("(commands: run, train, check, plan, simulate, tune, inspect, tokenize, import, export, sample, "
-                    "evaluate, report, calibrate, selftest, info)")
+        commands = ("(commands: run, train, supervise, check, plan, simulate, tune, inspect, tokenize, import, export, "
+                    "sample, evaluate, report, calibrate, selftest, info)")
         self.assertEqual(self.refused("plna", TINY), [
             "espalier: error",
             f"command line: plna: neither a command nor a deck that exists (did you mean plan?) {commands}"
@@ -249,8 +249,8 @@ class Answers(unittest.TestCase):
 
     def test_c4_one_text_says_what_a_command_does(self):
         general = " ".join(self.answer("help").split())
-        for command in ("run", "check", "plan", "simulate", "inspect", "sample", "evaluate", "report", "calibrate",
-                        "selftest", "info"):
+        for command in ("run", "supervise", "check", "plan", "simulate", "inspect", "sample", "evaluate", "report",
+                        "calibrate", "selftest", "info"):
             summary = self.answer(command, "--help").splitlines()[0]
             self.assertIn(summary, general)
 
@@ -261,7 +261,8 @@ class Answers(unittest.TestCase):
             self.assertIn(key.split(".")[1], text[len(self.answer(name, "--help")):])
 
     def test_c14_help_is_at_most_100_columns_wide(self):
-        for topic in ("run", "plan", "simulate", "sample", "evaluate", "report", "calibrate", "selftest", "all", ""):
+        for topic in ("run", "supervise", "plan", "simulate", "sample", "evaluate", "report", "calibrate", "selftest",
+                      "all", ""):
             lines = self.answer("help", *[topic] * bool(topic)).splitlines()
             self.assertEqual([line for line in lines if len(line) > 100], [])
 

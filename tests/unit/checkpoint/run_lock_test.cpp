@@ -36,6 +36,17 @@ TEST_F(Faults, ASecondRunIsRefusedAndADeadOnesLockTakenOver) {
   EXPECT_THAT(RunLock(dir).left_by(), HasSubstr(fmt::format("process {}", child)));
 }
 
+TEST_F(Faults, ALockThatIsTakenAwayIsLost) {
+  const std::string dir = Dir() + "/run";
+  EXPECT_FALSE(RunLock::HeldBy(dir));
+  RunLock zombie(dir);
+  EXPECT_THAT(RunLock::HeldBy(dir).value_or(""), HasSubstr(fmt::format("process {}", ::getpid())));
+  EXPECT_NO_THROW(RunLock(dir, kLockOfSupervisor));
+  RunLock::TakeAway(dir);
+  const RunLock next(dir);
+  EXPECT_THAT(zombie.WhyLost(), HasSubstr("another run has taken the directory"));
+}
+
 TEST_F(Faults, ARemovedLockIsNoticed) {
   const std::string dir = Dir() + "/run";
   RunLock first(dir);

@@ -116,8 +116,8 @@ void PrintSchedule(const Schedule& schedule) {
 }
 
 /// A unit in which the largest of some figures has digits before the point.
-struct Unit {
-  explicit Unit(int64_t largest) : large(static_cast<double>(largest) >= kGiB) {}
+struct ByteUnit {
+  explicit ByteUnit(int64_t largest) : large(static_cast<double>(largest) >= kGiB) {}
   bool large;
   double bytes() const { return large ? kGiB : kMiB; }
   const char* name() const { return large ? "GiB" : "MiB"; }
@@ -129,7 +129,7 @@ void PrintClassNames() {
 
 /// In GiB if the largest rank has at least one, otherwise in MiB.
 void PrintMemory(const WorldPlan& plan) {
-  const Unit unit(plan.peak_bytes);
+  const ByteUnit unit(plan.peak_bytes);
   fmt::print("\nmemory of the largest rank of each stage, {} at its peak\n{:>5} {:<9} {:>10}", unit.name(), "stage",
              "layers", "peak");
   PrintClassNames();
@@ -144,7 +144,7 @@ void PrintMemory(const WorldPlan& plan) {
 /// What is kept on the host, if anything, and what a step copies.
 void PrintHostMemory(const WorldPlan& plan) {
   if (plan.host_bytes == 0) return;
-  const Unit unit(plan.host_bytes);
+  const ByteUnit unit(plan.host_bytes);
   fmt::print("\nmemory of the host, of the rank of each stage that has most there, {}\n{:>5} {:<9} {:>10}", unit.name(),
              "stage", "layers", "peak");
   PrintClassNames();

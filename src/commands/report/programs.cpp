@@ -70,7 +70,7 @@ ProgramsOnPage MemoryOf(const WorldPlan& plan) {
   const ProgramMaker maker(plan.training);
   for (const auto& [stage, rank] : LargestRanks(plan)) {
     MemoryOnPage memory{stage, rank, {}, "", 0};
-    const Program program = maker.Make(plan.training.mesh.CoordinateOf(rank), 0, &memory.course);
+    const Program program = maker.Make(plan.training.mesh.CoordinateOf(rank), {}, &memory.course);
     memory.peak_instruction = memory.course.peak < 0 ? "before the first" : Describe(program, memory.course.peak);
     memory.arena_bytes = program.arena_bytes;
     programs.memory.push_back(std::move(memory));

@@ -119,8 +119,8 @@ void PrintSchedule(const Schedule& schedule) {
 }
 
 /// A unit in which the largest of some figures has digits before the point.
-struct SizeUnit {
-  explicit SizeUnit(int64_t largest) : large(static_cast<double>(largest) >= kGiB) {}
+struct ByteUnit {
+  explicit ByteUnit(int64_t largest) : large(static_cast<double>(largest) >= kGiB) {}
   bool large;
   double bytes() const { return large ? kGiB : kMiB; }
   const char* name() const { return large ? "GiB" : "MiB"; }
@@ -132,7 +132,7 @@ void PrintClassNames() {
 
 /// In GiB if the largest rank has at least one, otherwise in MiB.
 void PrintMemory(const WorldPlan& plan) {
-  const SizeUnit unit(plan.peak_bytes);
+  const ByteUnit unit(plan.peak_bytes);
   fmt::print("\nmemory of the largest rank of each stage, {} at its peak\n{:>5} {:<9} {:>10}", unit.name(), "stage",
              "layers", "peak");
   PrintClassNames();
@@ -147,7 +147,7 @@ void PrintMemory(const WorldPlan& plan) {
 /// What is kept on the host, if anything, and what a step copies.
 void PrintHostMemory(const WorldPlan& plan) {
   if (plan.host_bytes == 0) return;
-  const SizeUnit unit(plan.host_bytes);
+  const ByteUnit unit(plan.host_bytes);
   fmt::print("\nmemory of the host, of the rank of each stage that has most there, {}\n{:>5} {:<9} {:>10}", unit.name(),
              "stage", "layers", "peak");
   PrintClassNames();

@@ -63,7 +63,7 @@ class Streamer {
 
   bool IsOnHost(int value) const { return graph_.value(value).space == Space::kHost; }
   bool UsesHost(const Op& op) const {
-    return std::ranges::any_of(op.inputs, [&](int v) { return IsOnHost(v); });
+    return !IsHostCopy(op.kind) && std::ranges::any_of(op.inputs, [&](int v) { return IsOnHost(v); });
   }
   int StageOf(const Op& op) const { return context_.stage_of_chunk.at(static_cast<size_t>(op.chunk)); }
 

@@ -142,7 +142,7 @@ TEST(Page, ShowsTimelinesAndMemoryOfCompiledPrograms) {
     run.programs.why_none = "";
     for (int rank = 0; rank < 2; ++rank) {
       MemoryOnPage memory{rank, rank, {}, "", 0};
-      const Program program = ProgramMaker(c).Make(c.mesh.CoordinateOf(rank), 0, &memory.course);
+      const Program program = ProgramMaker(c).Make(c.mesh.CoordinateOf(rank), {}, &memory.course);
       memory.arena_bytes = program.arena_bytes;
       run.programs.rank_peak_bytes.push_back(program.arena_bytes);
       run.programs.memory.push_back(memory);

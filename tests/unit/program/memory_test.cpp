@@ -117,7 +117,7 @@ TEST(Program, TheCourseOfMemoryHasThePeak) {
     const ProgramMaker maker(c);
     for (int rank = 0; rank < layout.ranks; ++rank) {
       MemoryTimeline course;
-      const Program program = maker.Make(c.mesh.CoordinateOf(rank), 0, &course);
+      const Program program = maker.Make(c.mesh.CoordinateOf(rank), {}, &course);
       EXPECT_EQ(Print(program), Print(maker.Make(c.mesh.CoordinateOf(rank)))) << "looking changes nothing";
       ASSERT_EQ(course.allocated.size(), program.instructions.size());
       ASSERT_GE(course.peak, 0);

@@ -156,7 +156,11 @@ void PrintPlan(const WorldPlan& plan, int64_t staging_bytes, const PlannedDevice
              plan.peak_bytes);
   fmt::print("staging     {} ({} bytes) of the host's memory besides, for checkpoints written while training goes on\n",
              HumanBytes(staging_bytes), staging_bytes);
-  PrintFit(c, plan.peak_bytes, staging_bytes);
+  const int64_t copies_bytes = LargestMemoryCopies(c);
+  if (copies_bytes > 0)
+    fmt::print("copies      {} ({} bytes) of the host's memory besides, for two generations of copies every {}\n",
+               HumanBytes(copies_bytes), copies_bytes, Counted(c.deck.checkpoint.memory_steps, "step"));
+  PrintFit(c, plan.peak_bytes, staging_bytes + copies_bytes);
   PrintPlainAttention(plan);
   fmt::print("\nmessages of a step, largest rank\n");
   for (const auto& [lane, count] : plan.messages)
@@ -193,6 +197,7 @@ nlohmann::ordered_json PlanJson(const WorldPlan& plan, int64_t staging_bytes) {
   json["peak_bytes"] = plan.peak_bytes;
   if (c.mesh.Ranks() <= kMaxRanksListed) json["rank_peak_bytes"] = plan.rank_peak_bytes;
   json["staging_bytes"] = staging_bytes;
+  if (const int64_t copies = LargestMemoryCopies(c); copies > 0) json["memory_copies_bytes"] = copies;
   if (const std::set<std::string> reasons = ReasonsForPlainAttention(plan); !reasons.empty())
     json["plain_attention"] = reasons;
   if (plan.training.deck.run.device == RunDevice::kCuda) json["outside_bytes"] = plan.training.deck.run.outside_bytes;

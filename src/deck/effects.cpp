@@ -50,6 +50,14 @@ std::string NothingReducedOverData(const Deck& d) {
   return When(p.dp_replicate == 1 && p.dp_shard == 1 && p.cp == 1, "no gradient is reduced over dp or cp");
 }
 
+/// Whether several ranks hold the same values of the state.
+std::string NoCopies(const Deck& d) {
+  const Deck::Parallel& p = d.parallel;
+  if (d.run.device == RunDevice::kSleep) return "run.device = \"sleep\" computes nothing";
+  return When(p.dp_replicate == 1 && p.tp == 1 && (p.zero > 0 || (p.dp_shard == 1 && p.cp == 1)),
+              "no two ranks hold a copy of the same state");
+}
+
 std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
 std::string NoContextParallelism(const Deck& d) { return When(d.parallel.cp == 1, "parallel.cp is 1"); }
 std::string NoSharedExperts(const Deck& d) { return When(d.parallel.ep == 1, "parallel.ep is 1"); }
@@ -300,6 +308,10 @@ const std::vector<Effect>& Effects() {
       {"data.validate_sequences", NoValidation},
       {"checkpoint.fallback",
        [](const Deck& d) { return When(d.checkpoint.restart == Restart::kNever, "checkpoint.restart = \"never\""); }},
+      {"checkpoint.memory_steps", Sleeps},
+      {"checkpoint.memory_dir",
+       [](const Deck& d) { return When(d.checkpoint.memory_steps == 0, "checkpoint.memory_steps is 0"); }},
+      {"guard.hash_steps", NoCopies},
       {"guard.max_skips",
        [](const Deck& d) {
          const bool spikes = d.guard.spike_z > 0;

@@ -544,6 +544,11 @@ std::vector<DeckKey> Rows() {
      "Continue from the latest checkpoint of run.dir: auto, if there is one."},
     {"checkpoint", "fallback", FIELD(checkpoint.fallback), 1, CountOrZero(),
      "How many damaged checkpoints a restart may skip."},
+    {"checkpoint", "memory_steps", FIELD(checkpoint.memory_steps), 0, CountOrZero(),
+     "Steps between copies of the state in the memory of this node and of a partner node, from which a start continues "
+     "if they are newer than the checkpoints; 0: none."},
+    {"checkpoint", "memory_dir", FIELD(checkpoint.memory_dir), "/dev/shm", Path(),
+     "A directory in the memory of each node (a tmpfs), for memory_steps."},
 
     {"guard", "on_nonfinite", CHOICE(guard.on_nonfinite), "stop", OneOf<OnNonfinite>(),
      "After a step whose loss or gradient norm is not finite (its update is left out): stop; skip it and continue; or "
@@ -564,6 +569,9 @@ std::vector<DeckKey> Rows() {
     {"guard", "on_corruption", CHOICE(guard.on_corruption), "rollback", OneOf<OnCorruption>(),
      "When a save finds that ranks hold different copies of the same state, which is then not saved: roll back to the "
      "last checkpoint and repeat the steps since; or stop."},
+    {"guard", "hash_steps", FIELD(guard.hash_steps), 0, CountOrZero(),
+     "Steps between comparisons of the copies of the state that several ranks hold, besides those of saves; 0: saves "
+     "only."},
 
     {"report", "every_steps", FIELD(report.every_steps), 1, Count(),
      "Steps between lines on the console; metrics.jsonl has every step."},

@@ -233,18 +233,22 @@ void Reporter::Validation(int64_t step, double loss) {
   Print(fmt::format("{:>{}}  {:>9.5f}  validation\n", step, StepWidth(options_.steps), loss));
 }
 
+static JsonLine LineOf(std::string_view event, const CheckpointRecord& record) {
+  return std::move(JsonLine()
+                       .Text("event", event)
+                       .Integer("step", record.step)
+                       .Text("dir", record.dir)
+                       .Integer("bytes", record.bytes)
+                       .Number("blocked_ms", record.blocked_ms, kMilliseconds)
+                       .Number("committed_ms", record.committed_ms, kMilliseconds)
+                       .Number("proof_ms", record.proof_ms, kMilliseconds));
+}
+
 void Reporter::Checkpoint(const CheckpointRecord& record) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   summary_->Add(record);
-  Write(JsonLine()
-            .Text("event", "checkpoint")
-            .Integer("step", record.step)
-            .Text("dir", record.dir)
-            .Integer("bytes", record.bytes)
-            .Number("blocked_ms", record.blocked_ms, kMilliseconds)
-            .Number("committed_ms", record.committed_ms, kMilliseconds)
-            .Number("proof_ms", record.proof_ms, kMilliseconds));
+  Write(LineOf("checkpoint", record));
   Print(fmt::format("{:>{}}  checkpoint {} ({}, {:.0f} ms)\n", record.step, StepWidth(options_.steps), record.dir,
                     HumanBytes(record.bytes), record.committed_ms));
 }
@@ -279,6 +283,24 @@ void Reporter::CheckpointFailed(int64_t step, const std::vector<std::string>& re
     Print(fmt::format("{:>{}}  checkpoint failed: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
 }
 
+void Reporter::MemoryCopy(const CheckpointRecord& record) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(LineOf("memory_copy", record));
+}
+
+void Reporter::MemoryCopyFailed(int64_t step, const std::vector<std::string>& reasons, bool said) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine()
+            .Text("event", "memory_copy_failed")
+            .Integer("step", step)
+            .Text("reason", fmt::format("{}", fmt::join(reasons, "\n"))));
+  if (said) return;
+  for (const std::string& reason : reasons)
+    Print(fmt::format("{:>{}}  copy in memory failed: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
+}
+
 void Reporter::Stop(int64_t step, std::string_view reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
@@ -310,7 +332,23 @@ void Reporter::Grows(int64_t step, int64_t sequences) {
                     sequences == 1 ? "" : "s"));
 }
 
-void Reporter::Corrupt(int64_t step, const std::vector<int>& ranks, const std::string& reason) {
+void Reporter::Straggler(int64_t step, int rank, const std::string& host, double compute_ms, double peers_ms) {
+  if (Silent()) return;
+  const std::lock_guard lock(mutex_);
+  Write(JsonLine()
+            .Text("event", "straggler")
+            .Integer("step", step)
+            .Integer("rank", rank)
+            .Text("host", host)
+            .Number("compute_ms", compute_ms, kMilliseconds)
+            .Number("peers_ms", peers_ms, kMilliseconds));
+  Print(
+      fmt::format("{:>{}}  rank {} ({}) computes {:.1f} ms a step, its peers {:.1f}: each step waits up to {:.1f} ms\n",
+                  step, StepWidth(options_.steps), rank, host, compute_ms, peers_ms, compute_ms - peers_ms),
+      Worth::kResult);
+}
+
+void Reporter::Corrupt(int64_t step, const std::vector<int>& ranks, std::string_view what, const std::string& reason) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
   Write(JsonLine()
@@ -318,7 +356,7 @@ void Reporter::Corrupt(int64_t step, const std::vector<int>& ranks, const std::s
             .Integer("step", step)
             .Raw("ranks", fmt::format("[{}]", fmt::join(ranks, ",")))
             .Text("reason", reason));
-  Print(fmt::format("{:>{}}  not saved: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
+  Print(fmt::format("{:>{}}  {}: {}\n", step, StepWidth(options_.steps), what, reason), Worth::kResult);
 }
 
 void Reporter::RolledBack(int64_t step, int64_t to, const std::string& reason) {

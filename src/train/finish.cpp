@@ -93,6 +93,7 @@ ExitStatus Finish(const Run& run, const Outcome& outcome) {
   run.world.Barrier();  // from here on, a missing heartbeat means that its rank has ended in order
   run.watch.End();
   FaultPoint("end");
+  if (status == ExitStatus::kDone) run.checkpoints.EndMemory();
   OnAllRanks(run.world, [&] {
     if (run.IsRankZero() && status == ExitStatus::kDone)
       WriteWhole(DoneFile(run.deck()), fmt::format("step {}\n", outcome.last_step));

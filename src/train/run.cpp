@@ -78,7 +78,8 @@ Run SetUp(const RunOptions& options, std::string faults, Start& start, World& wo
     reporter = &parts.Make<Reporter>(std::move(report));
     if (root) WriteDeckOfRun(deck, options.arguments.deck);
   });
-  auto& checkpoints = parts.Make<Checkpointing>(deck, requested_deck, start.data, programs, world, mpi, *reporter);
+  auto& checkpoints =
+      parts.Make<Checkpointing>(deck, requested_deck, start.data, programs, world, mpi, start.memory.get(), *reporter);
   auto& stop_reasons = parts.Make<StopReasons>(deck, world, options.began);
   auto& tracer = parts.Make<Tracer>(deck, programs, world, *reporter);
 
@@ -91,7 +92,7 @@ int64_t Restore(const Run& run, Start& start) {
   if (!run.device.Computes()) return 0;
   const int64_t step = run.checkpoints.Restore(start);
   const std::string& from = start.deck().run.init_from;
-  if (start.checkpoints.empty()) {
+  if (start.IsFresh()) {
     InitializeWeights(run.programs.compilation(), run.programs.training().executor());
     if (!from.empty()) LoadInitialWeights(start.loaded, run.programs, run.world);
     run.programs.CopyWeights();

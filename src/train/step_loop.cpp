@@ -61,7 +61,8 @@ StepLoop::StepLoop(const Run& run, int64_t first_step)
       first_step_(first_step),
       step_(first_step),
       loader_(NewLoader()),
-      guard_(run.deck(), run.checkpoints.window()) {
+      guard_(run.deck(), run.checkpoints.window()),
+      stragglers_(run.programs.compilation().mesh, run.world) {
   run.measured_costs.BeginWith(first_step + 1);
   run.tracer.BeginWith(first_step + 1);
 }
@@ -80,11 +81,11 @@ Outcome StepLoop::Train() {
     run_.stop_reasons.StepTook(last_step_ms_ * GrowthAfter(step_));
     const StepFlags flags = AgreeOnFlags();
     save_due_ = save_due_ || run_.checkpoints.Due(step_);
+    copy_due_ = copy_due_ || run_.checkpoints.MemoryDue(step_);
     record.checkpoint_ms = std::exchange(save_wait_ms_, 0);
     // Before the save: a run that is killed right after the commit continues after this step.
     run_.reporter.Step(record);
-    if (NoStepInFlight() && (AllStepsDone() || Stopped() || save_due_ || (flags.save && !flags.saving)) && !Save())
-      continue;
+    if (NoStepInFlight() && !SaveOrCompare(flags)) continue;
     run_.checkpoints.Report();
     if (AllStepsDone() || (!Stopped() && ValidatesAfter(step_))) Validate();
   }
@@ -103,7 +104,7 @@ bool StepLoop::MayBegin() {
   if (run_.measured_costs.Times(last) || run_.measured_costs.Times(last + 1)) return false;
   return phase_ != Phase::kDraining && !save_due_ && last < deck().run.steps &&
          std::ssize(in_flight_) <= ExecutorOf(last).StepsAhead() && !run_.checkpoints.Due(last) &&
-         !ValidatesAfter(last) && AllHaveNextBatch();
+         !run_.checkpoints.MemoryDue(last) && !ComparesAfter(last) && !ValidatesAfter(last) && AllHaveNextBatch();
 }
 
 /// 1, except before a step with more sequences.
@@ -160,6 +161,8 @@ StepRecord StepLoop::AwaitStep() {
   stepped_ms_ += last_step_ms_;
   late_ms_ += times.late_ms * run_.Dilation();
   last_end_ = Clock::now();
+  for (const Straggler& slow : run_.device.Computes() ? stragglers_.After(times.compute_ms) : std::vector<Straggler>{})
+    run_.reporter.Straggler(step_, slow.rank, slow.host, slow.ms, slow.peers_ms);
   StepRecord record = RecordOf(oldest, times);
   if (traced && !times.comm) TakeParts(record, *traced);
   return record;
@@ -247,7 +250,7 @@ StepFlags StepLoop::AgreeOnFlags() {
   const Activity activity = NoStepInFlight() ? Activity::kAgreeing : Activity::kStep;
   const StepFlags all = run_.watch.During(activity, [&] { return CombineFlags(run_.world, own); });
   if (!all.unread) read_to_ = NextStep();
-  const bool stop = all.stop || all.unread, save = all.save && !all.saving;
+  const bool stop = all.stop || all.unread, save = (all.save || copy_due_) && !all.saving;
   if (NoStepInFlight())
     phase_ = stop && !AllStepsDone() ? Phase::kStopped : Phase::kRunning;
   else
@@ -268,25 +271,49 @@ void StepLoop::StopOnError(Work work) {
   }
 }
 
+/// A copy in memory waits until no save is in flight, as one that the clock asks for does. False if the state was given
+/// up because copies of it differ.
+bool StepLoop::SaveOrCompare(const StepFlags& flags) {
+  const bool end = AllStepsDone() || Stopped();
+  const bool disk = end || save_due_ || (flags.save && !flags.saving);
+  const bool memory = copy_due_ && !end && !flags.saving;
+  if (disk || memory) return Save(!disk ? SaveTo::kMemory : memory ? SaveTo::kMemoryAndDisk : SaveTo::kDisk);
+  return !ComparesAfter(step_) || Compare();
+}
+
 /// Weights may be unusable although they are finite, and a skipped step is the first sign of it. So after a skipped
 /// step nothing is saved before the next finite one, unless the run ends.
-/// False if the state was given up because copies of it differ.
-bool StepLoop::Save() {
+bool StepLoop::Save(SaveTo to) {
   const bool end = AllStepsDone() || Stopped();
-  save_due_ = skipped_ && !end;
-  if (save_due_) return true;
+  if (to != SaveTo::kMemory) save_due_ = skipped_ && !end;
+  if (skipped_ && !end) return true;
+  copy_due_ = copy_due_ && to == SaveTo::kDisk;
   const Moment moment = !end ? Moment::kBetweenSteps : skipped_ ? Moment::kAfterSkip : Moment::kAtTheEnd;
   run_.reporter.SetActivity(step_, "saving");
   const SaveStart save =
-      run_.watch.During(Activity::kSaving, [&] { return run_.checkpoints.Save(step_, HistoryOfSteps(), moment); });
+      run_.watch.During(Activity::kSaving, [&] { return run_.checkpoints.Save(step_, HistoryOfSteps(), moment, to); });
   save_wait_ms_ += save.blocked_ms;
-  if (save.corruption) AnswerCorruption(*save.corruption);
+  if (save.corruption) AnswerCorruption(*save.corruption, "not saved");
   return !save.corruption;
+}
+
+/// False if the state was given up because copies of it differ.
+bool StepLoop::Compare() {
+  const auto before = Clock::now();
+  const auto corruption = run_.watch.During(Activity::kSaving, [&] { return run_.checkpoints.CompareCopies(); });
+  save_wait_ms_ += MillisecondsSince(before);
+  if (corruption) AnswerCorruption(*corruption, "copies differ");
+  return !corruption;
+}
+
+/// Saves compare, too.
+bool StepLoop::ComparesAfter(int64_t step) const {
+  return deck().guard.hash_steps > 0 && run_.device.Computes() && step > 0 && step % deck().guard.hash_steps == 0;
 }
 
 void StepLoop::SaveUnlessThere() {
   const SaveStart save = run_.checkpoints.SaveUnlessThere(step_, HistoryOfSteps());
-  if (save.corruption) AnswerCorruption(*save.corruption);
+  if (save.corruption) AnswerCorruption(*save.corruption, "not saved");
 }
 
 bool StepLoop::ValidatesAfter(int64_t step) const {
@@ -352,6 +379,7 @@ bool StepLoop::PassesGuard(const StepRecord& record) {
 /// Ends the run without a save.
 void StepLoop::GiveUp(const std::string& reason, const std::string& remedy) {
   run_.checkpoints.Finish();
+  run_.checkpoints.DropMemory();
   const std::string good = OnRankZero(run_.world, [&] { return LastGoodCheckpoint(run_, proven_); });
   error_ = AgreedError(ExitStatus::kFault, {reason, Hint(fmt::format("{}; to try: {}", good, remedy))});
   state_unusable_ = true;
@@ -364,8 +392,8 @@ std::string StepLoop::WhatToTry() const {
 
 /// No step caused the corruption, so the steps since the last checkpoint are repeated with the same samples. A run that
 /// is asked to stop has no time for that.
-void StepLoop::AnswerCorruption(const Corruption& corruption) {
-  run_.reporter.Corrupt(step_, corruption.ranks, corruption.text);
+void StepLoop::AnswerCorruption(const Corruption& corruption, std::string_view what) {
+  run_.reporter.Corrupt(step_, corruption.ranks, what, corruption.text);
   const bool goes_back = !Stopped() && guard_.JudgeCorruption() == Guard::Verdict::kRollBack;
   if (goes_back && run_.watch.During(Activity::kSaving, [&] { return RollBack(corruption.text, Samples::kRepeat); }))
     return;
@@ -377,9 +405,10 @@ void StepLoop::AnswerCorruption(const Corruption& corruption) {
 /// samples again. False if there is no checkpoint.
 bool StepLoop::RollBack(const std::string& reason, Samples samples) {
   const int64_t given_up = step_, consumed = ramp().SequencesUpTo(given_up) + run_.checkpoints.passed_over();
-  const int64_t to = run_.checkpoints.RollBack();
+  const int64_t to = run_.checkpoints.RollBack(samples == Samples::kRepeat);
   if (to < 0) return false;
   step_ = to;
+  copy_due_ = false;
   proven_ = std::min(proven_, to);
   if (samples == Samples::kPassOver) run_.checkpoints.PassOver(consumed - ramp().SequencesUpTo(step_));
   run_.reporter.RolledBack(given_up, to, reason);

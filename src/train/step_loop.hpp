@@ -36,6 +36,7 @@
 #include "train/guard.hpp"
 #include "train/run.hpp"
 #include "train/stopping/step_flags.hpp"
+#include "train/stragglers.hpp"
 
 namespace espalier {
 
@@ -101,7 +102,10 @@ class StepLoop {
   StepFlags AgreeOnFlags();
   template <typename Work>
   void StopOnError(Work work);
-  bool Save();
+  bool SaveOrCompare(const StepFlags& flags);
+  bool Save(SaveTo to);
+  bool Compare();
+  bool ComparesAfter(int64_t step) const;
   void SaveUnlessThere();
   History HistoryOfSteps() const { return {losses_, guard_.window()}; }
   bool ValidatesAfter(int64_t step) const;
@@ -113,7 +117,7 @@ class StepLoop {
   std::string WhatIsWrong(const StepRecord& record) const;
   void GiveUp(const std::string& reason, const std::string& remedy);
   std::string WhatToTry() const;
-  void AnswerCorruption(const Corruption& corruption);
+  void AnswerCorruption(const Corruption& corruption, std::string_view what);
 
   const Run& run_;
 
@@ -138,9 +142,11 @@ class StepLoop {
 
   // Checkpoints.
   bool save_due_ = false;    ///< by checkpoint.every_steps; a skipped step defers the save
-  double save_wait_ms_ = 0;  ///< time that training waited for saves since the last step was reported
+  bool copy_due_ = false;    ///< by checkpoint.memory_steps; a save in flight defers it, too
+  double save_wait_ms_ = 0;  ///< time that training waited for saves and comparisons since the last step was reported
 
   // Times.
+  Stragglers stragglers_;
   Clock::time_point last_end_;  ///< end of the previous step
   double last_step_ms_ = 0;
   double stepped_ms_ = 0, late_ms_ = 0;  ///< sums over all steps of this start

@@ -69,7 +69,7 @@ ExitStatus TrainIn(const RunOptions& options, World& world, MpiWorld* mpi, Parts
   times.set_up_ms = MillisecondsSince(options.began);
 
   // 3. State: weights and moments, from a checkpoint or initial ones.
-  run.reporter.SetActivity(start.checkpoints.empty() ? "making the initial weights" : "loading the checkpoint");
+  run.reporter.SetActivity(start.IsFresh() ? "making the initial weights" : "loading the checkpoint");
   const int64_t first_step = Restore(run, start);
   times.state_ms = MillisecondsSince(options.began);
 

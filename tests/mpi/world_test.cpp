@@ -40,6 +40,29 @@ TEST(World, BitsOfAll) {
   EXPECT_EQ(world.Or(0), 0u);
 }
 
+/// Every rank sends two messages to each other rank, whose sizes differ and are beyond one round.
+TEST(World, ExchangesMessagesOfAnySize) {
+  World& world = TheWorld();
+  const int size = world.Size(), mine = world.Rank();
+  const auto bytes = [](int from, int to, int which) {
+    return which == 0 ? int64_t{1 + from + 10 * to} : (int64_t{4} << 20) * (1 + to) + 17 * from;
+  };
+  const auto at = [](int from, int to, int64_t i) { return static_cast<std::byte>(31 * from + 7 * to + i % 251); };
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<Parcel> sends, receives;
+  for (int other = 0; other < size; ++other)
+    for (int which = 0; which < 2 && other != mine; ++which) {
+      std::vector<std::byte>& out = memory.emplace_back(static_cast<size_t>(bytes(mine, other, which)));
+      for (size_t i = 0; i < out.size(); ++i) out[i] = at(mine, other, static_cast<int64_t>(i));
+      sends.push_back({other, out.data(), std::ssize(out)});
+      std::vector<std::byte>& in = memory.emplace_back(static_cast<size_t>(bytes(other, mine, which)));
+      receives.push_back({other, in.data(), std::ssize(in)});
+    }
+  world.Exchange(sends, receives);
+  for (const Parcel& parcel : receives)
+    for (int64_t i = 0; i < parcel.bytes; ++i) ASSERT_EQ(parcel.data[i], at(parcel.rank, mine, i)) << parcel.rank << i;
+}
+
 TEST(World, BarrierWaitsForTheLast) {
   World& world = TheWorld();
   const std::unique_ptr<World> other = TheWorld().Duplicate();

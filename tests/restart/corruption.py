@@ -5,9 +5,9 @@ its last checkpoint, or stops. The bit is flipped in the memory of a rank that a
 import contextlib, os, re, shutil, subprocess, sys
 
 from support.checkpoints import PIECE, TENSOR, reseal
-from support.disturbed import events, same_run, visible
+from support.disturbed import events, same_files, same_run, visible
 from support.jobs import Job
-from support.runs import DECK, Checks, launch, scratch, train
+from support.runs import DECK, Checks, Metrics, launch, scratch, train
 
 STEPS, EVERY = 8, 2
 BASE = [f"run.steps={STEPS}", f"checkpoint.every_steps={EVERY}", "checkpoint.restart=auto", "model.layers=2",
@@ -75,6 +75,7 @@ class Case:
     def __init__(self, name, ranks, layout, tensor, rank, bit=24, fault="step:hold:5", step=4, extra=()):
         self.name, self.ranks, self.tensor, self.rank, self.bit = name, ranks, tensor, rank, bit
         self.fault, self.step, self.keys = fault, step, [*BASE, *layout, *extra]
+        self.straight_keys = [*BASE, *layout]  # of a run with the same numbers, whose checkpoints show them
 
     def run(self, home):
         """Exit status and text of the disturbed run; a flip that hits nothing ends the test."""
@@ -104,9 +105,9 @@ def loads(home, case):
 
 def straight_run(home, case, done={}):
     """The same run undisturbed."""
-    key = (case.ranks, *case.keys)
+    key = (case.ranks, *case.straight_keys)
     if key not in done:
-        done[key] = train(f"{home}-straight-{len(done)}", case.ranks, case.keys)
+        done[key] = train(f"{home}-straight-{len(done)}", case.ranks, case.straight_keys)
     return done[key]
 
 
@@ -153,6 +154,23 @@ def check_changed_data(checks, home, case):
     checks.that(loads(home, case), f"{case.name}: every checkpoint loads")
 
 
+def check_hash(checks, home, case, expected_rank, back_to):
+    """guard.hash_steps finds a flip after the next step, with no save in between, and the run ends as if nothing had
+    happened."""
+    status, text = case.run(home)
+    corrupt, back = events(home, "corruption"), [event["to"] for event in events(home, "rollback")]
+    found = [(event["step"], event["ranks"]) for event in corrupt]
+    checks.that(status == 0 and found == [(5, expected_rank)] and "copies differ: " in text,
+                f"{case.name}: found after step 5, rank {expected_rank} ({status}, {found})")
+    checks.that(back == [back_to], f"{case.name}: back to step {back_to} ({back})")
+    mine, theirs = Metrics(home), straight_run(home, case)
+    same = mine.curve("loss") == theirs.curve("loss")
+    checks.that(same and same_files(mine.checkpoint(STEPS), theirs.checkpoint(STEPS)),
+                f"{case.name}: bitwise the undisturbed run")
+    if status:
+        print(text)
+
+
 def check_fallback(checks, home):
     """Checkpoints whose proof fails are skipped along the lineage, like damaged ones."""
     straight = train(home, 1, BASE)
@@ -193,6 +211,14 @@ def main():
         check_rollback(checks, home("norm"), Case("a norm of two tp ranks", 2, TENSOR_PARALLEL, NORM, 1, 21), [0, 1])
         check_stop(checks, home("stop"), Case("a weight of two replicas", 2, TWO, WEIGHT, 1, extra=stop),
                    r"ranks 0 and 1 \(host \S+\) hold different values of .*up_proj.weight .*without a majority")
+        hashed = ["guard.hash_steps=1", "checkpoint.every_steps=8"]
+        begins = hashed + ["checkpoint.at_start=true"]
+        check_hash(checks, home("hash"), Case("hashes, a weight of three replicas", 3, THREE, WEIGHT, 2, extra=begins),
+                   [2], 0)
+        os.makedirs(home("hash-memory-copies"))
+        copied = hashed + ["checkpoint.memory_steps=2", f"checkpoint.memory_dir={home('hash-memory-copies')}"]
+        check_hash(checks, home("hash-memory"), Case("hashes and copies in memory, a norm of two tp ranks", 2,
+                                                     TENSOR_PARALLEL, NORM, 1, 21, extra=copied), [0, 1], 4)
         copy = Case("a copy, during the proof", 3, THREE, WEIGHT, 0, fault="compare:hold:3", step=6)
         writer, _ = first_bytes(straight_run(home("copy"), copy).checkpoint(STEPS), WEIGHT)
         copy.rank = (writer + 1) % 3

@@ -21,10 +21,15 @@ namespace espalier {
 
 /// State that the threads of one world share.
 struct Meeting {
-  explicit Meeting(int size) : barrier(size), texts(static_cast<size_t>(size)), numbers(static_cast<size_t>(size)) {}
+  explicit Meeting(int size)
+      : barrier(size),
+        texts(static_cast<size_t>(size)),
+        numbers(static_cast<size_t>(size)),
+        sent(static_cast<size_t>(size)) {}
   std::barrier<> barrier;
   std::vector<std::string> texts;
   std::vector<int64_t> numbers;
+  std::vector<std::vector<Parcel>> sent;
 };
 
 class ThreadWorld final : public World {
@@ -61,6 +66,19 @@ class ThreadWorld final : public World {
     for (int64_t number : meeting_.numbers) all |= static_cast<uint64_t>(number);
     Barrier();
     return all;
+  }
+  void Exchange(std::span<const Parcel> sends, std::span<const Parcel> receives) override {
+    meeting_.sent[static_cast<size_t>(rank_)] = {sends.begin(), sends.end()};
+    Barrier();
+    std::map<int, size_t> next;  // by sender: its next message to this rank
+    for (const Parcel& parcel : receives) {
+      const std::vector<Parcel>& list = meeting_.sent[static_cast<size_t>(parcel.rank)];
+      size_t& at = next[parcel.rank];
+      while (list.at(at).rank != rank_) ++at;
+      CHECK(list[at].bytes == parcel.bytes, "{} bytes were sent, {} expected", list[at].bytes, parcel.bytes);
+      std::memcpy(parcel.data, list[at++].data, static_cast<size_t>(parcel.bytes));
+    }
+    Barrier();
   }
 
  private:

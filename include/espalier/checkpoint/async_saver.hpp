@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "espalier/checkpoint/copies.hpp"
+#include "espalier/checkpoint/memory_copies.hpp"
 #include "espalier/executor/arena.hpp"
 
 namespace espalier {
@@ -17,9 +18,13 @@ namespace espalier {
 /// Bytes of the staging buffer of each rank: the shards that it writes, each 64-byte aligned.
 std::vector<int64_t> StagingBytes(const std::vector<StateTensor>& tensors, const Mesh& mesh);
 
-/// The outcome of a save; the same on every rank except for the times.
+/// The places that a save writes to.
+enum class SaveTo : uint8_t { kDisk, kMemory, kMemoryAndDisk };
+
+/// The outcome of a save at one place; the same on every rank except for the times.
 struct SaveOutcome {
   int64_t step = 0;
+  bool in_memory = false;
   bool committed = false;
   SaveResult result;                 ///< valid if committed; blocked_ms is always valid
   std::vector<std::string> reasons;  ///< why it is not committed
@@ -32,6 +37,7 @@ class AsyncSaver {
     int64_t keep = 1;
     /// Allocates the staging buffer; not set: plain memory.
     std::function<std::unique_ptr<Arena>(int64_t bytes)> make_staging = {};
+    const MemoryNodes* memory = nullptr;  ///< for saves in memory; must outlive the saver
   };
 
   /// Collective. `writers` is a separate world for the writer threads, over the same ranks; without it saves are
@@ -55,10 +61,10 @@ class AsyncSaver {
   const std::string& parent() const { return lineage_.parent; }
 
   /// Saves the current state; keeps `keep` checkpoints (0: Options::keep). Collective. Waits for the previous save,
-  /// copies, and returns while the copy is written; then the state may change. The written bytes must have these
-  /// `checksums`; empty: any. A failed save throws nothing: if the ranks agree on the failure it is the outcome,
-  /// otherwise it ends the job.
-  void Save(Metadata metadata, int64_t keep = 0, const StateChecksums& checksums = {});
+  /// copies, and returns while the copy is written, first in memory; then the state may change. The written bytes must
+  /// have these `checksums`; empty: any. A failed save throws nothing: if the ranks agree on the failure it is the
+  /// outcome, otherwise it ends the job.
+  void Save(Metadata metadata, int64_t keep = 0, const StateChecksums& checksums = {}, SaveTo to = SaveTo::kDisk);
   /// True while a save of this rank is in flight.
   bool Busy() const { return busy_; }
   /// Outcomes of the saves that have ended since the last call, in order.
@@ -83,7 +89,8 @@ class AsyncSaver {
   void Place();
   void MakeRoom();
   std::vector<LocalTensor> Copy() const;
-  SaveOutcome Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world, int64_t keep) const;
+  std::vector<SaveOutcome> Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world,
+                                 int64_t keep, SaveTo to) const;
 
   const Options options_;
   const std::vector<StateTensor>& tensors_;
@@ -99,9 +106,8 @@ class AsyncSaver {
   std::string refusal_;
 
   std::atomic<bool> busy_ = false;
-  double blocked_ms_ = 0;  ///< how long the save in flight has blocked training
-  SaveOutcome in_flight_;  ///< owned by the writer thread while busy_
-  bool unread_ = false;    ///< in_flight_ has not been taken by Ended
+  double blocked_ms_ = 0;               ///< how long the save in flight has blocked training
+  std::vector<SaveOutcome> in_flight_;  ///< by place; owned by the writer thread while busy_
   std::vector<SaveOutcome> ended_;
   std::thread writer_;
 };

@@ -42,6 +42,9 @@ class Copies {
   /// Call after both: returns what differs, or nothing if all copies are equal. The same on every rank. Collective.
   std::optional<Corruption> Compare();
 
+  /// Sums all boxes that several ranks hold, and compares them. The same on every rank. Collective.
+  std::optional<Corruption> CompareNow();
+
   /// Checksums of the boxes that this rank writes.
   const StateChecksums& written() const { return written_; }
 

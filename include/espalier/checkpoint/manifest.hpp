@@ -94,6 +94,7 @@ struct Manifest {
   std::string mesh;  ///< Mesh::ToString() of the run that saved
   std::vector<ManifestFile> files;
   std::vector<ManifestTensor> tensors;  ///< in model order
+  bool in_memory = false;  ///< a generation in memory: the shard files are no HDF5 files, and there is no master.h5
 
   const ManifestTensor* Find(std::string_view tensor) const;  ///< nullptr if there is none
   const ManifestFile* FindFile(std::string_view file) const;  ///< nullptr if there is none

@@ -33,6 +33,7 @@ class MpiWorld final : public World {
   std::string Broadcast(const std::string& bytes) override;
   int64_t Max(int64_t value) override;
   uint64_t Or(uint64_t bits) override;
+  void Exchange(std::span<const Parcel> sends, std::span<const Parcel> receives) override;
 
   /// Another World over the same ranks, for another thread: its calls are never confused with those on this one.
   /// Collective, outside a step. It must not outlive this one.

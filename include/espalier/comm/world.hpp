@@ -2,15 +2,24 @@
 // Modules that need no more than this (checkpoint, report) take a World&, so that their tests run in one process.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "espalier/util/error.hpp"
 
 namespace espalier {
+
+/// A message of Exchange: sent to `rank` from `data`, or received from it there.
+struct Parcel {
+  int rank = 0;
+  std::byte* data = nullptr;
+  int64_t bytes = 0;
+};
 
 class World {
  public:
@@ -26,6 +35,9 @@ class World {
   virtual int64_t Max(int64_t value) = 0;
   /// The bitwise OR over all ranks, on all ranks.
   virtual uint64_t Or(uint64_t bits) = 0;
+  /// Sends and receives messages of any size between single ranks. Both sides of two ranks list the messages between
+  /// them in the same order. Every rank that sends or receives calls it.
+  virtual void Exchange(std::span<const Parcel> sends, std::span<const Parcel> receives) = 0;
   /// Ends all ranks with `status`, since this one cannot continue and the others would wait for it. Prints "espalier:
   /// rank R: message". Any thread may call it.
   [[noreturn]] virtual void Fail(const std::string& message, ExitStatus status = ExitStatus::kFault) {
@@ -44,6 +56,9 @@ class SelfWorld final : public World {
   std::string Broadcast(const std::string& bytes) override { return bytes; }
   int64_t Max(int64_t value) override { return value; }
   uint64_t Or(uint64_t bits) override { return bits; }
+  void Exchange(std::span<const Parcel> sends, std::span<const Parcel> receives) override {
+    CHECK(sends.empty() && receives.empty(), "messages in a world of one process");
+  }
 };
 
 }  // namespace espalier

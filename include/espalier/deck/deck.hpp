@@ -176,6 +176,8 @@ struct Deck {
     bool asynchronous;
     Restart restart;
     int64_t fallback;
+    int64_t memory_steps;    ///< 0: no copies in memory
+    std::string memory_dir;  ///< in the memory of each node
   } checkpoint;
   struct Guard {
     OnNonfinite on_nonfinite;
@@ -184,6 +186,7 @@ struct Deck {
     double spike_z;  ///< 0: off
     int64_t spike_window;
     OnCorruption on_corruption;
+    int64_t hash_steps;  ///< 0: copies are compared by saves only
   } guard;
   struct Report {
     int64_t every_steps;

@@ -152,16 +152,22 @@ class Reporter {
   void Trace(const TraceRecord& record);
   /// The checkpoint of `step` was not committed; each reason is one line.
   void CheckpointFailed(int64_t step, const std::vector<std::string>& reasons);
+  /// The same of copies in memory, which only metrics.jsonl lists. A failure is printed unless it was `said` before.
+  void MemoryCopy(const CheckpointRecord& record);
+  void MemoryCopyFailed(int64_t step, const std::vector<std::string>& reasons, bool said);
   /// The run ends after `step`, before its last step, and why.
   void Stop(int64_t step, std::string_view reason);
   /// `step` is a spike and was accepted.
   void Spike(int64_t step, const std::string& reason);
   /// The update of `step` was skipped, and the run continues.
   void Skipped(int64_t step, const std::string& reason);
+  /// `rank` on `host` has computed longer than its peers for many steps.
+  void Straggler(int64_t step, int rank, const std::string& host, double compute_ms, double peers_ms);
   /// The batch size changes from `step` on, which is about to begin.
   void Grows(int64_t step, int64_t sequences);
-  /// The copies of the state after `step` on `ranks` differ from the others; the state is not saved.
-  void Corrupt(int64_t step, const std::vector<int>& ranks, const std::string& reason);
+  /// The copies of the state after `step` on `ranks` differ from the others. `what` it means: "not
+  /// saved", or "copies differ" if nothing was to be saved.
+  void Corrupt(int64_t step, const std::vector<int>& ranks, std::string_view what, const std::string& reason);
   /// `step` is discarded: the run continues from the checkpoint of `to`.
   void RolledBack(int64_t step, int64_t to, const std::string& reason);
   /// A warning, on the console and as an event.

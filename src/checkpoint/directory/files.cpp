@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <spdlog/spdlog.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -91,6 +92,18 @@ void File::Sync() const {
   if (Uninterrupted([&] { return ::fsync(descriptor_.value()); }) != 0) Fail("cannot bring it to the disk (fsync)");
 }
 
+Mapping File::Map(Access access) const {
+  const int64_t bytes = Bytes();
+  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* data = ::mmap(nullptr, static_cast<size_t>(bytes), protection, MAP_SHARED, descriptor_.value(), 0);
+  if (data == MAP_FAILED) Fail("cannot map it");
+  return {static_cast<std::byte*>(data), bytes};
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
+}
+
 Directory::Directory(std::string path) : path_(std::move(path)) {
   descriptor_ = Descriptor(Uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (descriptor_.value() < 0) FailAt(path_, "cannot open the directory");
@@ -133,13 +146,17 @@ std::string Directory::ReadStart(const std::string& name, int64_t max) const {
   return text;
 }
 
-void Directory::WriteText(const std::string& name, const std::string& text) const {
+File Directory::Create(const std::string& name) const {
   const auto make = [&] {
-    return ::openat(descriptor_.value(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return ::openat(descriptor_.value(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   };
   const int fd = Uninterrupted(make);
   if (fd < 0) Fail(name, "cannot make it");
-  const File file(PathOf(name), Descriptor(fd));
+  return {PathOf(name), Descriptor(fd)};
+}
+
+void Directory::WriteText(const std::string& name, const std::string& text) const {
+  const File file = Create(name);
   file.Write(text.data(), static_cast<int64_t>(text.size()), 0);
   file.Sync();
 }

@@ -2,6 +2,7 @@
 // UserError (kData) with path and cause.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -28,6 +29,23 @@ class Descriptor {
   int value_;
 };
 
+enum class Access : uint8_t { kRead, kWrite };
+
+/// The bytes of a file as memory, as long as it exists. Writes reach the file.
+class Mapping {
+ public:
+  Mapping(std::byte* data, int64_t bytes) : data_(data), bytes_(bytes) {}
+  Mapping(Mapping&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+  Mapping& operator=(Mapping&&) = delete;
+  ~Mapping();
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_;
+  int64_t bytes_;
+};
+
 class File {
  public:
   File() = default;
@@ -46,6 +64,8 @@ class File {
   void BeginSync(int64_t offset, int64_t bytes) const;
   /// Waits until everything is on disk.
   void Sync() const;
+  /// The whole file, which must not be empty.
+  Mapping Map(Access access) const;
 
  private:
   [[noreturn]] void Fail(const char* what) const;
@@ -63,6 +83,8 @@ class Directory {
   File Open(const std::string& name) const;
   /// An existing regular file, for reading and writing.
   File OpenToWrite(const std::string& name) const;
+  /// A new file, for reading and writing; an existing one is an error.
+  File Create(const std::string& name) const;
   /// The whole text file; refuses more than `max` bytes.
   std::string ReadText(const std::string& name, int64_t max) const;
   /// The first bytes of a file, at most `max`.

@@ -53,7 +53,7 @@ std::string ToString(const Box& box) {
 
 std::string Print(const Manifest& m) {
   const auto& lineage = m.metadata.lineage;
-  std::string text = fmt::format("espalier-checkpoint {}\nid {}\n", m.Format(), m.id);
+  std::string text = fmt::format("espalier-{} {}\nid {}\n", m.in_memory ? "memory" : "checkpoint", m.Format(), m.id);
   if (lineage) text += fmt::format("parent {}\nbranch {}\n", IdOrNone(lineage->parent), IdOrNone(lineage->branch));
   text += fmt::format("step {}\nsamples {}\nranks {}\nmesh {}\n", m.metadata.step, m.metadata.samples, m.ranks, m.mesh);
   text += fmt::format("version {}\ngit {}\nlosses", m.metadata.version, m.metadata.git_hash);

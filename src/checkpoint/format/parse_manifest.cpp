@@ -25,7 +25,7 @@ constexpr size_t kMaxDims = 8;
 constexpr size_t kMaxLosses = 1000;
 constexpr size_t kMaxWindow = 100000;  // as guard.spike_window
 constexpr size_t kMaxText = 255;
-constexpr std::string_view kFormat = "espalier-checkpoint ";
+constexpr std::string_view kFormat = "espalier-checkpoint ", kMemoryFormat = "espalier-memory ";
 constexpr size_t kEndLine = std::string_view("end 00000000\n").size();
 
 bool IsOneOf(char c, std::string_view allowed) { return allowed.find(c) != std::string_view::npos; }
@@ -75,7 +75,7 @@ class ManifestReader {
     ReadHead();
     while (NextIs("file")) ReadFile();
     if (!file_index_.contains("deck.toml")) Fail("file deck.toml is missing");
-    if (!file_index_.contains("master.h5")) Fail("file master.h5 is missing");
+    if (!manifest_.in_memory && !file_index_.contains("master.h5")) Fail("file master.h5 is missing");
     while (NextIs("tensor")) ReadTensor();
     Key("end");
     Hex();
@@ -90,16 +90,18 @@ class ManifestReader {
     throw UserError(ExitStatus::kData, fmt::format("{}:{}: {}", where_, line_, what));
   }
 
-  void CheckFormat() const {
-    if (!text_.starts_with(kFormat)) Fail("not a checkpoint's MANIFEST");
+  void CheckFormat() {
+    manifest_.in_memory = text_.starts_with(kMemoryFormat);
+    const std::string_view format = manifest_.in_memory ? kMemoryFormat : kFormat;
+    if (!text_.starts_with(format)) Fail("not a checkpoint's MANIFEST");
     const std::string_view version =
-        text_.substr(kFormat.size(), std::min<size_t>(text_.find('\n') - kFormat.size(), 20));
+        text_.substr(format.size(), std::min<size_t>(text_.find('\n') - format.size(), 20));
     if (version.size() != 1 || !IsOneOf(version[0], "1234"))
       Fail(fmt::format("format '{}' is not known here; this program reads formats 1 to 4", version));
   }
 
   /// Checks the first and last lines before the rest is parsed.
-  void CheckFrame() const {
+  void CheckFrame() {
     CheckFormat();
     if (text_.size() < kEndLine || !text_.ends_with('\n') || !text_.substr(text_.size() - kEndLine).starts_with("end "))
       Fail("incomplete: it does not end with its checksum");
@@ -110,7 +112,7 @@ class ManifestReader {
   }
 
   void ReadIdentity() {
-    const int64_t format = NumberLine("espalier-checkpoint", 1, 4);
+    const int64_t format = NumberLine(manifest_.in_memory ? "espalier-memory" : "espalier-checkpoint", 1, 4);
     manifest_.id = IdLine("id");
     if (format >= 2) {
       Lineage lineage;

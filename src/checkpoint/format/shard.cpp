@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
 #include "checkpoint/format/checksum.hpp"
@@ -100,6 +101,15 @@ std::vector<uint32_t> WriteAll(const File& file, const std::vector<ShardPiece>& 
 }  // namespace
 
 std::string ShardName(int rank) { return fmt::format("shard-{:05}.h5", rank); }
+
+std::optional<int> ShardRank(std::string_view name) {
+  constexpr std::string_view kPrefix = "shard-";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  int rank = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), rank);
+  return error == std::errc{} && end != name.data() ? std::optional(rank) : std::nullopt;
+}
 
 std::string DatasetName(const std::string& tensor, int n) {
   return n == 0 ? tensor : fmt::format("{}.{}", tensor, n + 1);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -43,6 +44,8 @@ struct ShardReport {
 
 /// "shard-00003.h5".
 std::string ShardName(int rank);
+/// The rank of such a name; nothing for any other.
+std::optional<int> ShardRank(std::string_view name);
 
 /// Dataset of a tensor's n-th box (from 0) in one shard file: its name, then "name.2", "name.3", ... A file has several
 /// boxes of a tensor if the parts of a stored tensor are sharded separately.

@@ -112,11 +112,12 @@ std::vector<LocalTensor> AsyncSaver::Copy() const {
   return copies;
 }
 
-SaveOutcome AsyncSaver::Write(const Metadata& metadata, const std::vector<LocalTensor>& local, World& world,
-                              int64_t keep) const {
-  SaveOutcome outcome{metadata.step, false, {}, {}};
+/// `save` returns the result.
+template <typename Work>
+SaveOutcome OutcomeOf(const Metadata& metadata, bool in_memory, World& world, const Work& save) {
+  SaveOutcome outcome{metadata.step, in_memory, false, {}, {}};
   try {
-    outcome.result = espalier::Save(options_.checkpoints_dir, metadata, tensors_, local, mesh_, world, keep);
+    outcome.result = save();
     outcome.committed = true;
   } catch (const AgreedError& error) {
     outcome.reasons = error.messages();
@@ -128,7 +129,22 @@ SaveOutcome AsyncSaver::Write(const Metadata& metadata, const std::vector<LocalT
   return outcome;
 }
 
-void AsyncSaver::Save(Metadata metadata, int64_t keep, const StateChecksums& checksums) {
+std::vector<SaveOutcome> AsyncSaver::Write(const Metadata& metadata, const std::vector<LocalTensor>& local,
+                                           World& world, int64_t keep, SaveTo to) const {
+  std::vector<SaveOutcome> outcomes;
+  if (to != SaveTo::kDisk)
+    outcomes.push_back(OutcomeOf(metadata, true, world, [&] {
+      CHECK(options_.memory != nullptr, "a copy in memory without a place for it");
+      return SaveInMemory(*options_.memory, metadata, tensors_, local, mesh_, world);
+    }));
+  if (to != SaveTo::kMemory)
+    outcomes.push_back(OutcomeOf(metadata, false, world, [&] {
+      return espalier::Save(options_.checkpoints_dir, metadata, tensors_, local, mesh_, world, keep);
+    }));
+  return outcomes;
+}
+
+void AsyncSaver::Save(Metadata metadata, int64_t keep, const StateChecksums& checksums, SaveTo to) {
   const Clock::time_point start = Clock::now();
   Wait();
   for (Staged& piece : pieces_) {
@@ -138,17 +154,16 @@ void AsyncSaver::Save(Metadata metadata, int64_t keep, const StateChecksums& che
   metadata.lineage = lineage_;
   if (keep == 0) keep = options_.keep;
   FaultPoint("copy");
-  unread_ = true;
   if (!Asynchronous()) {
     std::vector<LocalTensor> local;
     for (const Staged& piece : pieces_) local.push_back(piece.tensor);
-    in_flight_ = Write(metadata, staging_ == nullptr ? local : Copy(), world_, keep);
+    in_flight_ = Write(metadata, staging_ == nullptr ? local : Copy(), world_, keep, to);
     blocked_ms_ = MillisecondsSince(start);
     return;
   }
   busy_ = true;
-  writer_ = std::thread([this, metadata = std::move(metadata), local = Copy(), keep] {
-    in_flight_ = Write(metadata, local, *writers_, keep);
+  writer_ = std::thread([this, metadata = std::move(metadata), local = Copy(), keep, to] {
+    in_flight_ = Write(metadata, local, *writers_, keep, to);
     busy_ = false;
   });
   blocked_ms_ = MillisecondsSince(start);
@@ -161,11 +176,11 @@ std::vector<SaveOutcome> AsyncSaver::Ended() {
 
 void AsyncSaver::Wait() {
   if (writer_.joinable()) writer_.join();
-  if (!unread_) return;
-  unread_ = false;
-  in_flight_.result.blocked_ms = blocked_ms_;
-  if (in_flight_.committed) lineage_.parent = in_flight_.result.id;
-  ended_.push_back(std::move(in_flight_));
+  for (SaveOutcome& outcome : std::exchange(in_flight_, {})) {
+    outcome.result.blocked_ms = blocked_ms_;
+    if (outcome.committed && !outcome.in_memory) lineage_.parent = outcome.result.id;
+    ended_.push_back(std::move(outcome));
+  }
 }
 
 }  // namespace espalier

@@ -154,6 +154,12 @@ void Copies::SumWritten() {
 
 void Copies::SumOthers() { Sum(false); }
 
+std::optional<Corruption> Copies::CompareNow() {
+  for (Own& own : own_)
+    if (own.shared) own.crc = ChecksumOf(*own.local, own.bytes);
+  return Compare();
+}
+
 std::optional<Corruption> Copies::Compare() {
   RankReport mine{HostName(), {}};
   for (const Own& own : own_)

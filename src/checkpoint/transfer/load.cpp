@@ -1,6 +1,8 @@
 // Every rank reads the stored boxes that overlap its own shards and keeps the part that it needs. It reads each box
 // whole, to check its checksum, and in chunks, to save memory. One rank each checks the bytes around the boxes and the
 // files without boxes. Together the ranks check every byte of the checkpoint.
+#include "checkpoint/transfer/load.hpp"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -117,7 +119,9 @@ std::vector<Need> NeedsOf(const Manifest& manifest, const std::vector<LocalTenso
   std::vector<Need> needs;
   for (const LocalTensor& own : local) {
     const Box box = own.tensor->StoredBox(mesh, coordinate);
-    const ManifestTensor* tensor = stored.at(own.tensor->StoredName());
+    const auto found = stored.find(own.tensor->StoredName());
+    if (found == stored.end()) continue;  // refused before anything is read
+    const ManifestTensor* tensor = found->second;
     for (const ManifestPiece& piece : tensor->pieces)
       if (!IsEmpty(Intersect(piece.box, box))) needs.push_back({tensor, &piece, box, &own});
   }
@@ -251,6 +255,15 @@ void CheckOthers(const Directory& dir, const Manifest& manifest, const World& wo
 }
 
 }  // namespace
+
+std::set<int> FilesToRead(const Manifest& manifest, const std::vector<LocalTensor>& local, const Mesh& mesh,
+                          const World& world) {
+  std::set<int> files;
+  for (const Need& need : NeedsOf(manifest, local, mesh, mesh.CoordinateOf(world.Rank())))
+    files.insert(need.piece->file);
+  for (int f = world.Rank(); f < static_cast<int>(manifest.files.size()); f += world.Size()) files.insert(f);
+  return files;
+}
 
 void RequireFit(const std::string& dir, const std::vector<StateTensor>& tensors, Coverage coverage) {
   RefuseDifferences(dir, tensors, ReadManifest(dir), coverage);

@@ -4,13 +4,11 @@
 
 #include <chrono>
 #include <filesystem>
-#include <map>
 #include <tuple>
 
 #include "checkpoint/directory/checkpoint_directory.hpp"
 #include "checkpoint/format/checksum.hpp"
-#include "checkpoint/format/shard.hpp"
-#include "checkpoint/transfer/pieces.hpp"
+#include "checkpoint/transfer/shards.hpp"
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/pack.hpp"
@@ -33,12 +31,8 @@ class CollectiveSave {
       : checkpoints_dir_(checkpoints_dir),
         metadata_(metadata),
         tensors_(tensors),
-        mesh_(mesh),
         world_(world),
-        pieces_(PlanPieces(tensors, mesh)) {
-    CHECK(mesh.Ranks() == world.Size(), "a mesh of {} ranks in a world of {}", mesh.Ranks(), world.Size());
-    for (const LocalTensor& piece : local) local_[piece.tensor->name] = &piece;
-  }
+        shards_(metadata, tensors, local, mesh, world) {}
 
   SaveResult Run(int64_t keep) {
     CHECK(keep >= 1, "keep {} checkpoints", keep);
@@ -102,19 +96,8 @@ class CollectiveSave {
 
   /// Every rank: writes its shard file. A rank without shards writes none, and its report is empty.
   ShardReport WriteOwn() const {
-    std::vector<ShardPiece> own;
-    for (const Piece& piece : pieces_)
-      if (piece.writer == world_.Rank()) own.push_back(Fill(piece));
+    const std::vector<ShardPiece> own = shards_.Own();
     return own.empty() ? ShardReport{} : WriteShard(Directory(TemporaryPath()), ShardName(world_.Rank()), own);
-  }
-
-  ShardPiece Fill(const Piece& piece) const {
-    const StateTensor& tensor = tensors_[static_cast<size_t>(piece.tensor)];
-    const auto data = local_.find(tensor.name);
-    CHECK(data != local_.end() && (data->second->data != nullptr || data->second->read),
-          "rank {} holds {} but did not pass it", world_.Rank(), tensor.name);
-    return {tensor.StoredName(), tensor.StoredShape(), piece.box,        data->second->data,
-            data->second->read,  tensor.type.dtype,    data->second->crc};
   }
 
   /// Rank 0: writes the MANIFEST and commits. Removes everything if a rank failed.
@@ -150,17 +133,7 @@ class CollectiveSave {
 
   /// Merges the reports of all ranks, writes deck and master, and lists everything.
   Manifest Assemble(const std::vector<std::string>& reports) const {
-    Manifest manifest{id_, metadata_, mesh_.Ranks(), mesh_.ToString(), {}, {}};
-    for (std::string* text : {&manifest.metadata.version, &manifest.metadata.git_hash})
-      if (text->empty()) *text = "unknown";
-    std::vector<size_t> stored;  // by tensor: its index in the manifest, which the parts of one stored tensor share
-    std::map<std::string_view, size_t> places;
-    for (const StateTensor& tensor : tensors_) {
-      const auto [place, fresh] = places.emplace(tensor.StoredName(), manifest.tensors.size());
-      if (fresh) manifest.tensors.push_back({tensor.StoredName(), tensor.StoredShape(), {}, tensor.type.dtype});
-      stored.push_back(place->second);
-    }
-    AddShards(reports, stored, manifest);
+    Manifest manifest = shards_.Assemble(id_, reports);
     const Directory temporary(TemporaryPath());
     FaultPoint("deck", TemporaryPath());
     temporary.WriteText(kDeckName, metadata_.deck);
@@ -188,33 +161,11 @@ class CollectiveSave {
     return files;
   }
 
-  void AddShards(const std::vector<std::string>& packed, const std::vector<size_t>& stored, Manifest& manifest) const {
-    std::vector<ShardReport> reports;
-    std::vector<int> file_of_rank(packed.size(), -1);
-    std::vector<size_t> next(packed.size(), 0);  // by rank: its next shard
-    for (size_t rank = 0; rank < packed.size(); ++rank) {
-      const ShardReport& report = reports.emplace_back(Unpack<ShardReport>(packed[rank]));
-      if (report.pieces.empty()) continue;
-      file_of_rank[rank] = static_cast<int>(manifest.files.size());
-      manifest.files.push_back({ShardName(static_cast<int>(rank)), report.bytes, report.crc});
-    }
-    for (const Piece& piece : pieces_) {
-      const auto writer = static_cast<size_t>(piece.writer);
-      CHECK(next[writer] < reports[writer].pieces.size(), "rank {} did not report {}", writer,
-            tensors_[static_cast<size_t>(piece.tensor)].name);
-      const ShardReport::Place& place = reports[writer].pieces[next[writer]++];
-      manifest.tensors[stored[static_cast<size_t>(piece.tensor)]].pieces.push_back(
-          {file_of_rank[writer], piece.box, place.offset, place.crc});
-    }
-  }
-
   const std::string& checkpoints_dir_;
   const Metadata& metadata_;
   const std::vector<StateTensor>& tensors_;
-  const Mesh& mesh_;
   World& world_;
-  std::vector<Piece> pieces_;
-  std::map<std::string, const LocalTensor*> local_;
+  const Shards shards_;
   std::string id_;
   std::vector<std::string> settled_;  ///< rank 0: the warnings of Settle
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -14,7 +15,9 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kLargestPart = int64_t{1} << 30;  // bytes of a message: MPI counts in int
+constexpr int64_t kLargestPart = int64_t{1} << 30;    // bytes of a message: MPI counts in int
+constexpr int64_t kExchangedPart = int64_t{4} << 20;  // bytes of a message of Exchange in one round
+constexpr int kExchangeTag = 1;
 
 [[noreturn]] void FailWorld(const MpiState& state, const std::string& message, ExitStatus status) {
   PrintError("espalier: rank {}: {}\n", state.rank, message);
@@ -92,9 +95,37 @@ class CommWorld final : public World {
     return all;
   }
 
+  /// In rounds of one part per message: a poll copies at most a few parts while it holds the lock, and no memory of
+  /// another size is needed.
+  void Exchange(std::span<const Parcel> sends, std::span<const Parcel> receives) override {
+    int64_t most = 0;
+    for (const auto& list : {sends, receives})
+      for (const Parcel& parcel : list) most = std::max(most, parcel.bytes);
+    for (int64_t at = 0; at < most; at += kExchangedPart) {
+      std::vector<MPI_Request> requests;
+      {
+        std::lock_guard lock(state_.mutex);
+        for (const Parcel& parcel : receives)
+          if (const int n = PartOf(parcel, at); n > 0)
+            MPI_CALL(MPI_Irecv(parcel.data + at, n, MPI_BYTE, parcel.rank, kExchangeTag, comm_.Get(),
+                               &requests.emplace_back(MPI_REQUEST_NULL)));
+        for (const Parcel& parcel : sends)
+          if (const int n = PartOf(parcel, at); n > 0)
+            MPI_CALL(MPI_Isend(parcel.data + at, n, MPI_BYTE, parcel.rank, kExchangeTag, comm_.Get(),
+                               &requests.emplace_back(MPI_REQUEST_NULL)));
+      }
+      AwaitAll(state_, requests);
+    }
+  }
+
   void Fail(const std::string& message, ExitStatus status) override { FailWorld(state_, message, status); }
 
  private:
+  /// Bytes of the part of a message that begins at `at`.
+  static int PartOf(const Parcel& parcel, int64_t at) {
+    return static_cast<int>(std::clamp<int64_t>(parcel.bytes - at, 0, kExchangedPart));
+  }
+
   template <typename Start>
   void Run(Start start) {
     MPI_Request request = MPI_REQUEST_NULL;
@@ -188,6 +219,9 @@ std::vector<std::string> MpiWorld::Gather(const std::string& bytes) { return wor
 std::string MpiWorld::Broadcast(const std::string& bytes) { return world_->Broadcast(bytes); }
 int64_t MpiWorld::Max(int64_t value) { return world_->Max(value); }
 uint64_t MpiWorld::Or(uint64_t bits) { return world_->Or(bits); }
+void MpiWorld::Exchange(std::span<const Parcel> sends, std::span<const Parcel> receives) {
+  world_->Exchange(sends, receives);
+}
 
 std::unique_ptr<World> MpiWorld::Duplicate() { return DuplicateWorld(*state_); }
 

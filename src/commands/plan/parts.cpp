@@ -38,6 +38,12 @@ int64_t LargestStaging(const Compilation& c) {
              : 0;
 }
 
+int64_t LargestMemoryCopies(const Compilation& c) {
+  constexpr int64_t kGenerations = 2, kCopies = 2;
+  if (c.deck.checkpoint.memory_steps == 0) return 0;
+  return kGenerations * kCopies * std::ranges::max(StagingBytes(StateTensors(c), c.mesh));
+}
+
 std::set<std::string> ReasonsForPlainAttention(const WorldPlan& plan) {
   std::set<std::string> reasons;
   if (plan.training.deck.run.device != RunDevice::kCuda) return reasons;

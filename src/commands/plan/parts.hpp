@@ -22,6 +22,10 @@ std::string DecimalBytes(int64_t bytes);
 /// Host memory that a checkpoint's copy takes on the rank that writes most; 0 if nothing is copied.
 int64_t LargestStaging(const Compilation& compilation);
 
+/// The most bytes of the host's memory that copies of the state (checkpoint.memory_steps) take for a rank: two
+/// generations of its own shard and of one that it keeps for another node. 0: there are none.
+int64_t LargestMemoryCopies(const Compilation& compilation);
+
 /// The reasons why GPUs use our own attention kernels; empty if cuDNN computes all.
 std::set<std::string> ReasonsForPlainAttention(const WorldPlan& plan);
 

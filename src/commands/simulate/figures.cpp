@@ -38,7 +38,7 @@ void AddMemory(const Prediction& prediction, Figures& figures) {
   figures.peak_rank = static_cast<int>(most - peaks.begin());
   figures.staging_bytes = figures.saves.staged ? figures.saves.rank_bytes : 0;
   figures.free_bytes = cluster.compute.memory_bytes - cluster.compute.reserved_bytes - figures.peak_bytes;
-  if (cluster.device == DeviceKind::kCpu) figures.free_bytes -= figures.staging_bytes;
+  if (cluster.device == DeviceKind::kCpu) figures.free_bytes -= figures.staging_bytes + figures.copies.host_bytes;
 }
 
 /// The message with rank, bytes, purpose and the device's memory.
@@ -47,9 +47,11 @@ std::string WhyItDoesNotFit(const Prediction& prediction, const Figures& figures
       prediction.plan.programs.at(prediction.plan.representative[static_cast<size_t>(figures.peak_rank)]);
   const Cluster& cluster = prediction.target.cluster;
   const bool staged = cluster.device == DeviceKind::kCpu && figures.staging_bytes > 0;
-  return fmt::format("it does not fit: rank {} needs {} ({}){}, and {} has {}{}: {} short", figures.peak_rank,
+  const bool copied = cluster.device == DeviceKind::kCpu && figures.copies.host_bytes > 0;
+  return fmt::format("it does not fit: rank {} needs {} ({}){}{}, and {} has {}{}: {} short", figures.peak_rank,
                      DecimalBytes(figures.peak_bytes), ClassesText(program.peak_by_class),
                      staged ? fmt::format(" and {} to stage checkpoints", DecimalBytes(figures.staging_bytes)) : "",
+                     copied ? fmt::format(" and {} for copies in memory", DecimalBytes(figures.copies.host_bytes)) : "",
                      cluster.compute.name, DecimalBytes(cluster.compute.memory_bytes),
                      cluster.compute.reserved_bytes > 0
                          ? fmt::format(", {} of it reserved", DecimalBytes(cluster.compute.reserved_bytes))
@@ -88,7 +90,9 @@ Figures FiguresOf(const Prediction& prediction) {
   f.mfu = flops.causal * of_peak;
   f.mfu_full = flops.full * of_peak;
   f.saves = SavesOf(prediction);
-  f.run_s = StepsSeconds(prediction) + static_cast<double>(f.saves.count) * f.saves.blocked_s.value_or(0);
+  f.copies = MemoryCopiesOf(prediction, f.saves);
+  f.run_s = StepsSeconds(prediction) + static_cast<double>(f.saves.count) * f.saves.blocked_s.value_or(0) +
+            static_cast<double>(f.copies.count) * f.copies.blocked_s.value_or(0);
   f.node_hours = f.run_s / kHour * prediction.nodes();
   for (const double us : simulation.Slowest().breakdown.exposed_us) f.exposed_us += us;
   f.source_share = SourceShares(simulation);

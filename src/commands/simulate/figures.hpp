@@ -18,8 +18,10 @@ struct Figures {
   int64_t peak_bytes = 0;     ///< peak of the rank that needs most
   int peak_rank = 0;          ///< the first such rank
   int64_t staging_bytes = 0;  ///< host memory for saves; on CPUs it is the device's memory too
-  int64_t free_bytes = 0;  ///< memory of the device less peak, reserved memory and, on CPUs, staging; negative: short
+  int64_t free_bytes =
+      0;  ///< memory of the device less peak, reserved memory and, on CPUs, staging and copies; negative: short
   Saves saves;
+  MemoryCopies copies;
 
   bool fits() const { return free_bytes >= 0; }
 };

@@ -137,6 +137,12 @@ Json ToJson(const Prediction& prediction, const Figures& f) {
   json["exposed_comm_ms"] = f.exposed_us * kMilli;
   AddMemoryTo(json, prediction, f);
   json["checkpoint"] = SavesJson(f.saves);
+  if (f.copies.every_steps > 0)
+    json["memory_copies"] = {{"count", f.copies.count},
+                             {"every_steps", f.copies.every_steps},
+                             {"host_bytes", f.copies.host_bytes},
+                             {"copy_ms", Milliseconds(f.copies.copy_s)},
+                             {"blocked_ms", Milliseconds(f.copies.blocked_s)}};
   for (int k = 0; k < kCostSourceCount; ++k)
     json["sources"][std::string(Name(static_cast<CostSource>(k)))] = f.source_share[static_cast<size_t>(k)];
   json["classes"] = simulation.classes.size();

@@ -71,6 +71,8 @@ void PrintMemory(const Prediction& prediction, const Figures& f) {
     fmt::print(" ({} are reserved for context and libraries)", DecimalBytes(cluster.compute.reserved_bytes));
   if (cluster.device == DeviceKind::kCpu && f.staging_bytes > 0)
     fmt::print(" ({} more to stage checkpoints)", DecimalBytes(f.staging_bytes));
+  if (cluster.device == DeviceKind::kCpu && f.copies.host_bytes > 0)
+    fmt::print(" ({} more for copies in memory)", DecimalBytes(f.copies.host_bytes));
   fmt::print("\n");
 }
 
@@ -134,6 +136,20 @@ void PrintSaves(const Prediction& prediction, const Figures& f) {
                Percent(*s.blocked_s * static_cast<double>(s.count), f.run_s));
 }
 
+void PrintCopies(const Prediction& prediction, const Figures& f) {
+  const MemoryCopies& c = f.copies;
+  if (c.every_steps == 0) return;
+  fmt::print("\ncopies in memory every {}, {} in all; {} of the host's memory per rank at most\n",
+             Counted(c.every_steps, "step"), c.count, DecimalBytes(c.host_bytes));
+  if (!c.copy_s || !c.blocked_s)
+    return fmt::print("  copy      not known: {} lacks device.host_bytes_per_us or rates of its network\n",
+                      prediction.target.cluster.path);
+  fmt::print("  copy      {} each{}\n", DurationText(*c.copy_s * 1e6),
+             prediction.nodes() > 1 ? ", to another node too" : "; there is one node, so no second copy");
+  fmt::print("  blocked   {} each, {:.2g} % of the run\n", DurationText(*c.blocked_s * 1e6),
+             Percent(*c.blocked_s * static_cast<double>(c.count), f.run_s));
+}
+
 void PrintConfidence(const Prediction& prediction, const Figures& f) {
   std::vector<std::string> shares;
   for (int k = 0; k < kCostSourceCount; ++k)
@@ -163,6 +179,7 @@ void PrintPrediction(const Prediction& prediction, const Figures& figures, const
   PrintStages(prediction.simulation);
   PrintSlowest(prediction.simulation);
   PrintSaves(prediction, figures);
+  PrintCopies(prediction, figures);
   PrintConfidence(prediction, figures);
 }
 

@@ -46,6 +46,15 @@ std::optional<double> CopySeconds(int64_t bytes, const Cluster& cluster) {
   return static_cast<double>(bytes) / rate * kMicro;
 }
 
+/// Time to send the shard of each rank to another node.
+std::optional<double> SendSeconds(int64_t rank_bytes, const Cluster& cluster, int nodes) {
+  if (nodes == 1) return 0;
+  const LinkModel& network = cluster.network;
+  const double rate = network.pair_bytes_per_us > 0 ? network.pair_bytes_per_us : network.bytes_per_us;
+  if (rate == 0) return std::nullopt;
+  return (network.message_us + static_cast<double>(rank_bytes) / rate) * kMicro;
+}
+
 std::optional<double> WriteSeconds(const Saves& saves, const Cluster::Storage& storage) {
   if (storage.node_bytes_per_us == 0) return std::nullopt;
   const double of_node = static_cast<double>(saves.node_bytes) / storage.node_bytes_per_us;
@@ -82,6 +91,20 @@ Saves SavesOf(const Prediction& prediction) {
   saves.staged = saves.asynchronous || cluster.device == DeviceKind::kCuda;
   saves.blocked_s = BlockedSeconds(saves, step_s);
   return saves;
+}
+
+MemoryCopies MemoryCopiesOf(const Prediction& prediction, const Saves& saves) {
+  constexpr int64_t kGenerations = 2;
+  const Deck& deck = prediction.deck();
+  const int64_t steps = deck.checkpoint.memory_steps;
+  if (steps == 0) return {};
+  const int copies = prediction.nodes() > 1 ? 2 : 1;
+  MemoryCopies result{(deck.run.steps - 1) / steps, steps, kGenerations * copies * saves.rank_bytes, {}, {}};
+  const auto sent_s = SendSeconds(saves.rank_bytes, prediction.target.cluster, prediction.nodes());
+  if (!saves.copy_s || !sent_s) return result;
+  result.copy_s = (saves.staged ? 1 + copies : copies) * *saves.copy_s + *sent_s;
+  result.blocked_s = saves.asynchronous ? *saves.copy_s : *result.copy_s;
+  return result;
 }
 
 }  // namespace espalier

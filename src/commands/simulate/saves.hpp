@@ -25,6 +25,21 @@ struct Saves {
   std::optional<double> blocked_s;
 };
 
+/// The copies in memory (checkpoint.memory_steps). Assumed: the second copies go over the network at the same time,
+/// each node's at the rate of its link to other nodes, and a copy within the host's memory takes as long as one into
+/// the staging buffer.
+struct MemoryCopies {
+  int64_t count = 0;  ///< in the whole run; 0: there are none
+  int64_t every_steps = 0;
+  int64_t host_bytes = 0;  ///< memory of the host that a rank takes at most: two generations, own and kept
+  /// Time of one copy: into the staging buffer, into the file, to the other node, and there into the file. Nothing if a
+  /// part of it is unknown.
+  std::optional<double> copy_s;
+  /// Time that one copy blocks training: the first part with checkpoint.asynchronous, otherwise all of it.
+  std::optional<double> blocked_s;
+};
+
 Saves SavesOf(const Prediction& prediction);
+MemoryCopies MemoryCopiesOf(const Prediction& prediction, const Saves& saves);
 
 }  // namespace espalier

@@ -9,10 +9,12 @@
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/agreement.hpp"
+#include "espalier/comm/pack.hpp"
 #include "espalier/deck/epochs.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/util/error.hpp"
+#include "train/startup/memory_start.hpp"
 #include "train/startup/same_start.hpp"
 
 namespace espalier {
@@ -91,6 +93,7 @@ class Finder {
     if (!there.empty()) Take();
     Adopt(OnRankZero(world_, [&] { return PrintFound(Warned(Search())); }));
     if (there.empty() && !start_.beyond) Take();
+    if (start_.deck().checkpoint.memory_steps > 0 && !start_.beyond) LookInMemory();
     return std::move(start_);
   }
 
@@ -111,6 +114,44 @@ class Finder {
                       fmt::format("run.dir = \"{}\" has the checkpoints of a run that trains: a run with run.device = "
                                   "\"sleep\" needs a directory of its own (run.dir={}-sleep)",
                                   Dir(), Dir()));
+  }
+
+  bool MayContinue() const { return start_.deck().checkpoint.restart != Restart::kNever || !options_.restart.empty(); }
+  /// There must be something to continue from.
+  bool MustContinue() const {
+    return !options_.restart.empty() || start_.deck().checkpoint.restart == Restart::kRequired;
+  }
+  [[noreturn]] void RefuseToBegin() const {
+    throw UserError(ExitStatus::kData,
+                    fmt::format("{}: there is no checkpoint to restart from", CheckpointFolder(start_.deck())));
+  }
+
+  /// Says what is taken and why.
+  void LookInMemory() {
+    const Deck& deck = start_.deck();
+    const std::string run_id = OnRankZero(world_, [&] { return MemoryRunId(deck); });
+    start_.memory = std::make_unique<MemoryNodes>(deck.checkpoint.memory_dir, Dir(), run_id, world_);
+    if (!MayContinue()) return;
+    FoundInMemory found = FindInMemory(*start_.memory, world_);
+    const auto disk =
+        Unpack<DiskLine>(OnRankZero(world_, [&] { return Pack(ReadDiskLine(start_.checkpoints, start_.branch)); }));
+    const std::string why_not =
+        found.newest ? WhyNotFromMemory(*found.newest, disk, deck) : "no complete copy is there";
+    if (world_.Rank() == 0) SayMemory(found, why_not, disk);
+    if (why_not.empty()) start_.generation = std::move(found.newest);
+    OnAllRanks(world_, [&] {
+      if (start_.IsFresh() && MustContinue()) RefuseToBegin();
+    });
+  }
+
+  void SayMemory(const FoundInMemory& found, const std::string& why_not, const DiskLine& disk) const {
+    for (const std::string& text : found.incomplete) spdlog::warn("copies in memory: {}", text);
+    if (why_not.empty())
+      spdlog::info(
+          "continues from the copy in memory of step {}: {}", found.newest->step,
+          disk.step < 0 ? "there is no checkpoint" : fmt::format("the newest checkpoint is of step {}", disk.step));
+    else if (found.newest || !found.incomplete.empty() || disk.step >= 0)
+      spdlog::info("does not continue from memory: {}", why_not);
   }
 
   /// Rank 0 holds the lock for all.
@@ -184,12 +225,10 @@ class Finder {
 
   std::vector<std::string> Own() const {
     const std::string folder = CheckpointFolder(start_.deck());
-    const bool asked = !options_.restart.empty() || start_.deck().checkpoint.restart == Restart::kRequired;
-    if (!asked && start_.deck().checkpoint.restart == Restart::kNever) return {};
+    if (!MayContinue()) return {};
     std::vector<std::string> found = FindCheckpoints(folder);
     if (const auto broken = LatestWithoutManifest(folder)) found.insert(found.begin(), *broken);
-    if (found.empty() && asked)
-      throw UserError(ExitStatus::kData, fmt::format("{}: there is no checkpoint to restart from", folder));
+    if (found.empty() && MustContinue() && start_.deck().checkpoint.memory_steps == 0) RefuseToBegin();
     return found;
   }
 

@@ -1,10 +1,12 @@
 // Where a run starts: its deck, its data, its directory, and the checkpoints to try.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "espalier/checkpoint/memory_copies.hpp"
 #include "espalier/checkpoint/run_lock.hpp"
 #include "espalier/comm/world.hpp"
 #include "espalier/deck/parse.hpp"
@@ -22,6 +24,10 @@ struct Start {
   std::optional<int64_t> beyond;  ///< the checkpoint's step if it is after run.steps, so that nothing is left to do
   std::string branch;  ///< id of the checkpoint that the command line names; empty: it names none, or one of this run
 
+  std::unique_ptr<MemoryNodes> memory;         ///< null: checkpoint.memory_steps is 0
+  std::optional<MemoryGeneration> generation;  ///< in memory, to try before `checkpoints`
+
+  bool IsFresh() const { return checkpoints.empty() && !generation; }
   const Deck& deck() const { return loaded.deck; }
 };
 
@@ -35,7 +41,8 @@ bool HasBegunAt(const Deck& deck, const std::string& checkpoint);
 /// Reads the deck and compares it with the decks of all ranks, with the number of ranks, and with the checkpoint to
 /// restart from. Opens the data. A run that cannot continue is refused, and a run that is already done is detected
 /// (`beyond`), before any file is written. Then locks the run directory, cleans up after a killed run, and finds the
-/// checkpoints to try, skipping unreadable ones as far as checkpoint.fallback allows. Collective.
+/// checkpoints to try, skipping unreadable ones as far as checkpoint.fallback allows, and the copies in memory.
+/// Collective.
 Start FindStart(const RunOptions& options, World& world);
 
 }  // namespace espalier

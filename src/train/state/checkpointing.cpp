@@ -11,12 +11,17 @@
 #include <sstream>
 
 #include "espalier/comm/agreement.hpp"
+#include "espalier/comm/memory_demand.hpp"
+#include "espalier/comm/pack.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/train/saved_deck.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/fault.hpp"
+#include "espalier/util/hint.hpp"
+#include "espalier/util/host_name.hpp"
+#include "train/startup/memory_start.hpp"
 #include "train/state/proof.hpp"
 
 namespace espalier {
@@ -37,7 +42,7 @@ std::unique_ptr<World> WritersOf(const Deck& deck, MpiWorld* mpi) {
 }  // namespace
 
 Checkpointing::Checkpointing(const Deck& deck, LoadedDeck requested_deck, const RunData& data, const Programs& programs,
-                             World& world, MpiWorld* mpi, Reporter& reporter)
+                             World& world, MpiWorld* mpi, const MemoryNodes* memory, Reporter& reporter)
     : deck_(deck),
       requested_deck_(std::move(requested_deck)),
       data_(data.Seen()),
@@ -46,23 +51,93 @@ Checkpointing::Checkpointing(const Deck& deck, LoadedDeck requested_deck, const 
       world_(world),
       reporter_(reporter),
       conditions_(ConditionsOf(deck, programs, world)),
+      nodes_(memory),
+      memory_(memory),
       now_(fs::path(deck.run.dir) / "checkpoint_now") {
   if (!programs.device().Computes()) return;
   const AsyncSaver::Options options{CheckpointFolder(deck), deck.checkpoint.keep,
-                                    [&programs](int64_t bytes) { return programs.device().MakeStaging(bytes); }};
+                                    [&programs](int64_t bytes) { return programs.device().MakeStaging(bytes); },
+                                    memory};
   saver_.emplace(options, programs.tensors(), programs.local(), programs.compilation().mesh, world,
                  WritersOf(deck, mpi));
   copies_.emplace(programs.tensors(), programs.local(), programs.compilation().mesh, world);
   if (world.Rank() == 0 && !saver_->refusal().empty())
     spdlog::warn("checkpoints are synchronous: there is no room for the staging buffer: {}", saver_->refusal());
+  RequireMemory();
+}
+
+/// The kernel kills processes when files in memory fill it, so the room for two generations is asked for now.
+void Checkpointing::RequireMemory() {
+  if (memory_ == nullptr) return;
+  const std::vector<int64_t> by_writer = StagingBytes(programs_.tensors(), programs_.compilation().mesh);
+  const int64_t more = memory_->Leads() ? memory_->PlannedBytes(by_writer) - memory_->BytesNow() : 0;
+  const std::string short_of = FindShortage(world_, {HostName(), std::max<int64_t>(more, 0), MemoryLimits()})
+                                   .Text("copies of the state in memory");
+  if (short_of.empty()) return;
+  if (world_.Rank() == 0) spdlog::warn("there are no copies in memory (checkpoint.memory_steps): {}", short_of);
+  memory_ = nullptr;
 }
 
 int64_t Checkpointing::Restore(Start& start) {
   lock_ = &start.lock;
-  const int64_t step = Restore(start.checkpoints, start.refused, start.branch);
-  candidates_.assign(std::ranges::find(start.checkpoints, loaded_), start.checkpoints.end());
+  std::optional<int64_t> step;
+  if (start.generation) {
+    struct Newest {
+      int64_t step = 0;
+      std::string id;
+      auto Fields() { return std::tie(step, id); }
+    };
+    const auto newest = Unpack<Newest>(OnRankZero(world_, [&] {
+      if (start.checkpoints.empty()) return Pack(Newest{});
+      const Manifest manifest = ReadManifest(start.checkpoints.front());
+      return Pack(Newest{manifest.metadata.step, manifest.id});
+    }));
+    base_ = start.checkpoints.empty() ? "" : start.checkpoints.front();
+    base_id_ = newest.id;
+    newest_step_ = newest.step;
+    branch_ = start.branch.empty() ? start.generation->branch : start.branch;
+    saver_->Follow({base_id_, branch_});
+    step = RestoreFromMemory(*start.generation);
+    if (!step && start.checkpoints.empty())
+      throw AgreedError(
+          ExitStatus::kData,
+          {fmt::format("{}: the copy in memory cannot be loaded, and there is no checkpoint", CheckpointFolder(deck_)),
+           Hint("the copy is removed: the same command begins anew")});
+  } else {
+    DropMemory();
+  }
+  if (!step) step = Restore(start.checkpoints, start.refused, start.branch);
+  candidates_.assign(std::ranges::find(start.checkpoints, base_), start.checkpoints.end());
   if (world_.Rank() == 0) WarnOfAbandoned();
-  return step;
+  return *step;
+}
+
+std::optional<int64_t> Checkpointing::RestoreFromMemory(const MemoryGeneration& generation) {
+  try {
+    const std::string dir =
+        BringGeneration(*nodes_, generation, programs_.local(), programs_.compilation().mesh, world_);
+    const Metadata saved = LoadAndProve(dir);
+    SettleGeneration(*nodes_, generation, world_);
+    loaded_ = dir;
+    return saved.step;
+  } catch (const RefusedForGood&) {
+    throw;
+  } catch (const AgreedError& error) {
+    if (world_.Rank() == 0) spdlog::warn("not continued from memory: {}", error.what());
+    nodes_->RemoveAllBut(-1, world_);
+    return std::nullopt;
+  }
+}
+
+Metadata Checkpointing::LoadAndProve(const std::string& dir) {
+  Compare(dir);
+  Metadata saved = Load(dir, programs_.tensors(), programs_.local(), programs_.compilation().mesh, world_);
+  programs_.CopyWeights();
+  Prove(dir, saved);
+  CompareData(saved);
+  passed_over_ = saved.samples - programs_.ramp().SequencesUpTo(saved.step);
+  window_ = saved.window;
+  return saved;
 }
 
 void Checkpointing::WarnOfAbandoned() const {
@@ -90,35 +165,35 @@ std::vector<std::string> Checkpointing::Line() const {
   return line;
 }
 
-int64_t Checkpointing::RollBack() {
+int64_t Checkpointing::RollBack(bool steps_are_sound) {
   Finish();
+  if (nodes_ != nullptr && steps_are_sound) {
+    const FoundInMemory found = FindInMemory(*nodes_, world_);
+    if (found.newest && found.newest->step > newest_step_)
+      if (const auto step = RestoreFromMemory(*found.newest)) return *step;
+  }
+  DropMemory();
   std::istringstream found(OnRankZero(
       world_, [&] { return fmt::format("{}", fmt::join(FindLine(CheckpointFolder(deck_), saver_->parent()), "\n")); }));
   std::vector<std::string> checkpoints;
   for (std::string line; std::getline(found, line);) checkpoints.push_back(line);
-  if (checkpoints.empty() && !loaded_.empty() && saver_->parent() == loaded_id_)
-    checkpoints = {loaded_};  // a checkpoint of another run
+  if (checkpoints.empty() && !base_.empty() && saver_->parent() == base_id_)
+    checkpoints = {base_};  // a checkpoint of another run
   return checkpoints.empty() ? -1 : Restore(checkpoints, 0, branch_);
 }
 
 int64_t Checkpointing::Restore(const std::vector<std::string>& checkpoints, int64_t refused,
                                const std::string& branch) {
   for (const std::string& dir : checkpoints) try {
-      Compare(dir);
-      const Metadata saved = Load(dir, programs_.tensors(), programs_.local(), programs_.compilation().mesh, world_);
-      programs_.CopyWeights();
-      Prove(dir, saved);
-      CompareData(saved);
-      passed_over_ = saved.samples - programs_.ramp().SequencesUpTo(saved.step);
-      window_ = saved.window;
-      loaded_ = dir;
-      loaded_id_ = OnRankZero(world_, [&] {
+      const Metadata saved = LoadAndProve(dir);
+      loaded_ = base_ = dir;
+      base_id_ = OnRankZero(world_, [&] {
         const Manifest manifest = ReadManifest(dir);
         ReportConversion(dir, manifest);
         return manifest.id;
       });
       branch_ = branch.empty() && saved.lineage ? saved.lineage->branch : branch;
-      saver_->Follow({loaded_id_, branch_});
+      saver_->Follow({base_id_, branch_});
       newest_step_ = saved.step;
       return saved.step;
     } catch (const RefusedForGood&) {
@@ -177,6 +252,20 @@ bool Checkpointing::Due(int64_t step) const {
   return saver_ && deck_.checkpoint.every_steps > 0 && step % deck_.checkpoint.every_steps == 0;
 }
 
+bool Checkpointing::MemoryDue(int64_t step) const {
+  return memory_ != nullptr && saver_ && step % deck_.checkpoint.memory_steps == 0;
+}
+
+void Checkpointing::DropMemory() {
+  if (nodes_ != nullptr) nodes_->RemoveAllBut(-1, world_);
+}
+
+void Checkpointing::EndMemory() {
+  if (nodes_ == nullptr) return;
+  nodes_->RemoveAll(world_);
+  if (world_.Rank() == 0) RemoveMemoryRunId(deck_);
+}
+
 bool Checkpointing::ClockWants() const {
   return deck_.checkpoint.every_s > 0 && MillisecondsSince(last_save_) >= deck_.checkpoint.every_s * 1e3;
 }
@@ -186,12 +275,12 @@ bool Checkpointing::Wanted() const { return saver_ && world_.Rank() == 0 && (Clo
 /// A save writes exactly the bytes that were proved: the copies that the proof reads are made anew from the masters;
 /// the data to be written are summed before the proof and again while they are written; all other copies of them are
 /// summed after it.
-SaveStart Checkpointing::Save(int64_t step, const History& history, Moment moment) {
+SaveStart Checkpointing::Save(int64_t step, const History& history, Moment moment, SaveTo to) {
   if (!saver_) return {};
   const Clock::time_point start = Clock::now();
   const std::string lost = OnRankZero(world_, [&] { return lock_ == nullptr ? "" : lock_->WhyLost(); });
   if (!lost.empty()) throw AgreedError(ExitStatus::kFault, lost);
-  if (world_.Rank() == 0) now_.Begun(step);
+  if (world_.Rank() == 0 && to != SaveTo::kMemory) now_.Begun(step);
   FaultPoint("proof");
   programs_.CopyWeights();
   copies_->SumWritten();
@@ -200,16 +289,17 @@ SaveStart Checkpointing::Save(int64_t step, const History& history, Moment momen
   copies_->SumOthers();
   if (auto corruption = copies_->Compare()) return {MillisecondsSince(start), std::move(corruption)};
   const double proof_ms = MillisecondsSince(start);
-  last_save_ = Clock::now();
+  if (to != SaveTo::kMemory) last_save_ = Clock::now();
   if (!std::isfinite(proof.loss)) {
     Report();
     Report({step,
+            to == SaveTo::kMemory,
             false,
             {},
             {fmt::format("the weights after step {} give the loss {}: they are not worth keeping", step, proof.loss)}});
     return {MillisecondsSince(start), std::nullopt};
   }
-  proof_ms_.push_back(proof_ms);
+  for (int places = to == SaveTo::kMemoryAndDisk ? 2 : 1; places > 0; --places) proof_ms_.push_back(proof_ms);
   if (moment == Moment::kAfterSkip && world_.Rank() == 0)
     spdlog::warn(
         "the step before this checkpoint was left out, so its weights may be wrecked: no older checkpoint is removed");
@@ -227,7 +317,7 @@ SaveStart Checkpointing::Save(int64_t step, const History& history, Moment momen
                 {},
                 history.window,
                 tokenizer_},
-               keep, copies_->written());
+               keep, copies_->written(), to);
   return {MillisecondsSince(start), std::nullopt};
 }
 
@@ -248,7 +338,17 @@ void Checkpointing::Report() {
   }
 }
 
+void Checkpointing::ReportCopy(const SaveOutcome& outcome) {
+  if (outcome.committed)
+    reporter_.MemoryCopy({outcome.step, outcome.result.dir, outcome.result.bytes, outcome.result.blocked_ms,
+                          outcome.result.committed_ms, proof_ms_.front()});
+  else
+    reporter_.MemoryCopyFailed(outcome.step, outcome.reasons, copies_fail_);
+  copies_fail_ = !outcome.committed;
+}
+
 void Checkpointing::Report(const SaveOutcome& outcome) {
+  if (outcome.in_memory) return ReportCopy(outcome);
   last_failed_ = !outcome.committed;
   if (last_failed_) {
     reporter_.CheckpointFailed(outcome.step, outcome.reasons);

@@ -43,15 +43,16 @@ class Checkpointing {
  public:
   /// Allocates the staging buffer. Checkpoints contain `requested_deck`, the deck before its device was chosen, so that
   /// a continued run chooses again. Checkpoints also contain the tokenizer of `data`. The other arguments must outlive
-  /// this. Collective.
+  /// this; `memory` is null without copies in memory. Collective.
   Checkpointing(const Deck& deck, LoadedDeck requested_deck, const RunData& data, const Programs& programs,
-                World& world, MpiWorld* mpi, Reporter& reporter);
+                World& world, MpiWorld* mpi, const MemoryNodes* memory, Reporter& reporter);
 
-  /// Loads the first of start.checkpoints that is intact, stepping back as far as checkpoint.fallback allows, and
-  /// passes its proof. Warns of checkpoints in the directory that the run does not continue. Returns the step; 0 if
-  /// there is no checkpoint. `start` must outlive this. Collective.
+  /// Loads start.generation from memory, or the first of start.checkpoints that is intact, stepping back as far as
+  /// checkpoint.fallback allows, and passes its proof. Removes the copies in memory that it does not continue, and
+  /// warns of such checkpoints in the directory. Returns the step; 0 if there is nothing to load. `start` must outlive
+  /// this. Collective.
   int64_t Restore(Start& start);
-  /// The checkpoint that was loaded last; empty: none.
+  /// The checkpoint, or the copy in memory, that was loaded last; empty: none.
   const std::string& loaded() const { return loaded_; }
   /// The checkpoint that this run saved or loaded last and its predecessors, newest first. The checkpoints of another
   /// directory, where this start began, come last. For rank 0.
@@ -61,8 +62,13 @@ class Checkpointing {
   /// Differences between the deck and the deck of the checkpoint loaded last; "data" if the training data differ.
   const std::vector<DeckDifference>& differences() const { return differences_; }
   /// Waits for the save in flight, then restores the checkpoint that this run saved or loaded last. Returns its step;
-  /// -1 if there is none. Collective.
-  int64_t RollBack();
+  /// -1 if there is none. With `steps_are_sound` a newer copy in memory is taken instead; otherwise its weights may be
+  /// what ruined the steps since, and it is removed. Collective.
+  int64_t RollBack(bool steps_are_sound);
+  /// Removes all copies in memory: the run does not continue from them. Collective.
+  void DropMemory();
+  /// Removes them and their directory: the run is done. Collective.
+  void EndMemory();
 
   /// The accepted steps before the checkpoint that was loaded last, for the guard.
   const std::vector<StepSeen>& window() const { return window_; }
@@ -73,6 +79,8 @@ class Checkpointing {
 
   /// True if checkpoint.every_steps asks for a save after `step`.
   bool Due(int64_t step) const;
+  /// The same of checkpoint.memory_steps.
+  bool MemoryDue(int64_t step) const;
   /// True on rank 0 if the clock (checkpoint.every_s) or the file `checkpoint_now` asks for a save. The ranks must
   /// agree on it.
   bool Wanted() const;
@@ -80,7 +88,9 @@ class Checkpointing {
 
   /// Saves the state after `step`, if all copies of it are equal. Throws AgreedError (kFault) if another run has taken
   /// the directory. Collective.
-  SaveStart Save(int64_t step, const History& history, Moment moment);
+  SaveStart Save(int64_t step, const History& history, Moment moment, SaveTo to = SaveTo::kDisk);
+  /// Compares all copies of the state that several ranks hold. Collective.
+  std::optional<Corruption> CompareCopies() { return copies_ ? copies_->CompareNow() : std::nullopt; }
   /// Saves the state unless the latest checkpoint of this run has the same step. Collective.
   SaveStart SaveUnlessThere(int64_t step, const History& history);
 
@@ -95,6 +105,11 @@ class Checkpointing {
 
  private:
   int64_t Restore(const std::vector<std::string>& checkpoints, int64_t refused, const std::string& branch);
+  /// Nothing if it cannot be loaded.
+  std::optional<int64_t> RestoreFromMemory(const MemoryGeneration& generation);
+  /// The state of a checkpoint or of a copy in memory, with all checks of a load.
+  Metadata LoadAndProve(const std::string& dir);
+  void RequireMemory();
   void Compare(const std::string& dir);
   void CompareData(const Metadata& saved);
   /// Rank 0: reports once that moments of another type were converted.
@@ -102,6 +117,7 @@ class Checkpointing {
   void WarnOfAbandoned() const;
   void Prove(const std::string& dir, const Metadata& saved) const;
   void Report(const SaveOutcome& outcome);
+  void ReportCopy(const SaveOutcome& outcome);
   bool ClockWants() const;
 
   const Deck& deck_;
@@ -112,12 +128,15 @@ class Checkpointing {
   World& world_;
   Reporter& reporter_;
   const uint32_t conditions_;        ///< for the proofs of this run
+  const MemoryNodes* const nodes_;   ///< where copies in memory are; null: checkpoint.memory_steps is 0
+  const MemoryNodes* memory_;        ///< where they are made: as nodes_, or null if there is no room
   std::optional<AsyncSaver> saver_;  ///< empty: there is no state
   std::optional<Copies> copies_;     ///< as saver_
   std::vector<DeckDifference> differences_;
   RunLock* lock_ = nullptr;              ///< rank 0's lock of run.dir
   std::string branch_;                   ///< id of the checkpoint that the command line named
-  std::string loaded_, loaded_id_;       ///< the checkpoint that was loaded last
+  std::string loaded_;                   ///< what was loaded last
+  std::string base_, base_id_;           ///< the checkpoint that was loaded last, or that a copy in memory came from
   std::vector<std::string> candidates_;  ///< checkpoints of this start: the one that it loaded and later ones
   int64_t newest_step_ = 0;              ///< step of the checkpoint that was saved or loaded last
   std::set<std::string> said_;           ///< messages that were printed and are not repeated
@@ -126,6 +145,7 @@ class Checkpointing {
   CheckpointNow now_;
   double slowest_ms_ = 0;
   bool last_failed_ = false;
+  bool copies_fail_ = false;  ///< the last copy in memory failed, which was said
   int64_t passed_over_ = 0;
   std::vector<StepSeen> window_;
 };

@@ -30,6 +30,9 @@ class HeldWorld final : public World {
   std::string Broadcast(const std::string& bytes) override { return gate_.wait(), inner_.Broadcast(bytes); }
   int64_t Max(int64_t value) override { return gate_.wait(), inner_.Max(value); }
   uint64_t Or(uint64_t bits) override { return gate_.wait(), inner_.Or(bits); }
+  void Exchange(std::span<const Parcel> sends, std::span<const Parcel> receives) override {
+    gate_.wait(), inner_.Exchange(sends, receives);
+  }
 
  private:
   ThreadWorld inner_;

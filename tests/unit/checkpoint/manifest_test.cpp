@@ -77,6 +77,19 @@ TEST(ManifestText, AWindowOfStepsNeedsFormat3) {
   EXPECT_EQ(ParseManifest(text, "M").metadata.window, manifest.metadata.window) << "to the bit";
 }
 
+TEST(ManifestText, AGenerationInMemoryHasNoMaster) {
+  Manifest manifest = SmallManifest();
+  manifest.in_memory = true;
+  std::erase_if(manifest.files, [](const ManifestFile& file) { return file.name == "master.h5"; });
+  const std::string text = Print(manifest);
+  EXPECT_THAT(text, testing::StartsWith("espalier-memory 1\nid 0123"));
+  EXPECT_TRUE(ParseManifest(text, "M").in_memory);
+  EXPECT_EQ(Print(ParseManifest(text, "M")), text);
+  manifest.in_memory = false;
+  EXPECT_THAT([&] { ParseManifest(Print(manifest), "M"); },
+              testing::ThrowsMessage<UserError>(HasSubstr("file master.h5 is missing")));
+}
+
 TEST(ManifestText, M3NamesTheDataOfTheRun) {
   Manifest manifest = SmallManifest();
   manifest.metadata.data = DataSeen{1901233, 0x004b7c0d7c1f02a9};

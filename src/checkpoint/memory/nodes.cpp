@@ -29,6 +29,7 @@ constexpr std::string_view kProbePrefix = "probe-";
 constexpr int64_t kGenerations = 2;  // the one before stays until a new one is committed
 
 std::string DirectoryOf(const std::string& memory_dir, const std::string& run_dir) {
+  if (memory_dir.empty()) return "";  // cannot be made
   const std::string absolute = fs::weakly_canonical(run_dir).string();
   return fmt::format("{}/espalier-{}-{:016x}", memory_dir, ::geteuid(), StreamKey(0, absolute));
 }

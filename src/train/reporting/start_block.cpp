@@ -95,6 +95,17 @@ std::string SavesText(const Run& run) {
                      HumanBytes(bytes), deck.checkpoint.keep);
 }
 
+/// Where copies in memory are, and on how many nodes; empty: there are none.
+BlockLines CopiesLine(const Run& run) {
+  const MemoryNodes* nodes = run.start.memory.get();
+  const int64_t steps = run.deck().checkpoint.memory_steps;
+  if (nodes == nullptr || !run.checkpoints.MemoryDue(steps)) return {};
+  return {
+      {"copies", fmt::format("{} every {}, {}", nodes->dir(), Counted(steps, "step"),
+                             nodes->Count() > 1 ? fmt::format("a second one on the next of {} nodes", nodes->Count())
+                                                : "on one node, without a second one")}};
+}
+
 /// The process to signal: under a launcher, which forwards signals, it is the launcher.
 std::string StopText(const Run& run) {
   return fmt::format("kill -USR1 {} on {} saves and ends{}; {} goes on", getpid(), HostName(),
@@ -191,6 +202,7 @@ BlockLines DataLines(const Run& run) {
 BlockLines EndingLines(const Run& run) {
   BlockLines lines;
   if (run.device.Computes()) lines.push_back({"saves", SavesText(run)});
+  std::ranges::move(CopiesLine(run), std::back_inserter(lines));
   lines.push_back({"metrics", run.deck().run.dir + "/metrics.jsonl"});
   if (const std::string notice = run.tracer.Notice(); !notice.empty()) lines.push_back({"trace", notice});
   if (const std::string notice = run.stop_reasons.Notice(); !notice.empty()) lines.push_back({"limit", notice});

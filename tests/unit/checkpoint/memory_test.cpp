@@ -203,7 +203,9 @@ TEST_F(MemoryCopies, NodesAreThoseThatSeeOneDirectory) {
     EXPECT_EQ(memory.KeeperOf(6), 1);
     EXPECT_EQ(memory.Keeps(world.Rank()), true);
     const std::vector<int64_t> bytes = {1, 10, 100, 1000, 10000, 100000, 1000000};
-    if (world.Rank() == 4) EXPECT_EQ(memory.PlannedBytes(bytes), 2 * (11000 + 111));
+    if (world.Rank() == 4) {
+      EXPECT_EQ(memory.PlannedBytes(bytes), 2 * (11000 + 111));
+    }
   });
   EXPECT_THAT(errors, Each(StrEq("")));
   OnNodes(3, 1, [](World&, const MemoryNodes& memory) {

@@ -122,7 +122,17 @@ class Printer {
       fmt::print("near ties   {} more within {:.0f} %, the model's own error: their order is not certain\n",
                  result_.near_ties, kPerCent * kModelError);
     fmt::print("chosen      {}{}\n", choice.layout, WhyChosen());
+    PrintBaseline(choice);
     fmt::print("range       {} ({})\n", RangeText(RangeOf(choice, cluster_)), UncertaintyOf(choice, cluster_).reason);
+  }
+  /// What the choice gains over the layouts that are tried first by hand.
+  void PrintBaseline(const Candidate& choice) const {
+    constexpr const char* kMeaning = "1F1B or interleaved, without cp, dp_replicate and overlap.interleave";
+    if (!result_.baseline)
+      return fmt::print("baseline    none of the simulated layouts is conventional: {}\n", kMeaning);
+    const Candidate& best = result_.ranking[*result_.baseline];
+    fmt::print("baseline    {}: {:.4g} s, {:.4g} times the chosen {:.4g} s; the best conventional layout, {}\n",
+               best.layout, best.step_us / 1e6, best.step_us / choice.step_us, choice.step_us / 1e6, kMeaning);
   }
   std::string WhyChosen() const {
     const Candidate &choice = result_.ranking[result_.choice], &first = result_.ranking[0];
@@ -199,6 +209,7 @@ nlohmann::ordered_json TuneJson(const TuneResult& result, const Deck& deck, int 
   json["margin"] = result.margin;
   json["near_ties"] = result.near_ties;
   json["choice"] = result.choice;
+  json["baseline"] = result.baseline ? nlohmann::ordered_json(*result.baseline) : nlohmann::ordered_json(nullptr);
   json["deck"] = AsDeck(result.ranking[result.choice], deck);
   json["ranking"] = nlohmann::ordered_json::array();
   for (const Candidate& c : result.ranking) json["ranking"].push_back(TuneJson(c, ranks, cluster));

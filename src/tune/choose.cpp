@@ -33,6 +33,13 @@ std::vector<size_t> FewOfAFamily(const std::vector<Scored>& scored, size_t hopef
   return order;
 }
 
+std::vector<size_t> Conventional(const std::vector<Scored>& scored, const std::vector<size_t>& fastest) {
+  std::vector<size_t> order;
+  for (size_t i : fastest)
+    if (IsConventional(scored[i].layout) && order.size() < kConventional) order.push_back(i);
+  return order;
+}
+
 /// The first of each schedule, and of each pair of tp and pp.
 std::vector<size_t> Different(const std::vector<Scored>& scored, size_t hopeful) {
   std::set<ScheduleKind> schedules;
@@ -79,6 +86,7 @@ std::vector<size_t> Choose(const std::vector<Scored>& scored, const std::vector<
   const std::vector<size_t> fastest = FewOfAFamily(scored, hopeful);
   Chooser chooser(instructions);
   chooser.Take(fastest, (options.count + 1) / 2, options.instructions / 2);
+  chooser.Take(Conventional(scored, fastest), options.count, options.instructions);
   chooser.Take(Different(scored, hopeful), options.count, options.instructions);
   chooser.Take(fastest, options.count, options.instructions);
   return std::move(chooser).Chosen();

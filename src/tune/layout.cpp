@@ -6,6 +6,11 @@ namespace espalier {
 
 bool Layout::GathersAgain() const { return Shards() > 1 && zero == 3 && regather != Regather::kNever; }
 
+bool IsConventional(const Layout& l) {
+  const bool schedule = l.pp == 1 || l.schedule == ScheduleKind::k1F1B || l.schedule == ScheduleKind::kInterleaved;
+  return schedule && l.cp == 1 && l.dp_replicate == 1 && !l.interleave;
+}
+
 Layout LayoutOf(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   return {.pp = p.pp,

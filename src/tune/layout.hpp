@@ -39,6 +39,9 @@ struct Layout {
   bool ShardsGradients() const { return ReducesEach() && zero >= 2; }
 };
 
+/// What is tried first by hand: 1F1B or interleaved, tp and dp, without cp, copies of the shards and joint jobs.
+bool IsConventional(const Layout& layout);
+
 /// The layout of a deck whose dp_shard is known.
 Layout LayoutOf(const Deck& deck);
 

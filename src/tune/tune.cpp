@@ -16,17 +16,23 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kTimedAtOnce = 1024;  // layouts whose schedules are replayed side by side
-constexpr size_t kRefined = 100;       // refinements of the fastest: other splits, other depths of prefetch
-constexpr double kShareStep = 0.05;    // measured shares that differ by less count as equal
+constexpr size_t kTimedAtOnce = 1024;       // layouts whose schedules are replayed side by side
+constexpr size_t kRefined = 100;            // refinements of the fastest: other splits, other depths of prefetch
+constexpr size_t kConventionalRefined = 3;  // conventional layouts with the schedule of the fastest interleaved ones
+constexpr double kShareStep = 0.05;         // measured shares that differ by less count as equal
 
-/// A deck for the cluster's device, with a number for dp_shard if the other degrees allow one.
-Deck DeckFor(Deck deck, int ranks, const Cluster& cluster) {
-  deck.run.device = cluster.device == DeviceKind::kCuda ? RunDevice::kCuda : RunDevice::kCpu;
+/// The deck with a number for dp_shard, if the other degrees allow one.
+Deck WithShards(Deck deck, int ranks) {
   const Deck::Parallel& p = deck.parallel;
   const int64_t others = int64_t{p.pp} * p.dp_replicate * p.cp * p.tp;
   if (p.dp_shard == -1 && ranks % others == 0) deck.parallel.dp_shard = static_cast<int>(ranks / others);
   return deck;
+}
+
+/// The same for the cluster's device.
+Deck DeckFor(Deck deck, int ranks, const Cluster& cluster) {
+  deck.run.device = cluster.device == DeviceKind::kCuda ? RunDevice::kCuda : RunDevice::kCpu;
+  return WithShards(std::move(deck), ranks);
 }
 
 /// How far a layout is from plain 1F1B with FSDP: among near ties the plainest is preferred.
@@ -176,10 +182,27 @@ class Search {
           if (prefetch != layout.prefetch) Add(other, scored_[i].split, scorer_of_[i]);
         }
     }
+    AddConventional();
     Sort(&Scored::us);
+  }
+  /// With tp, interleaved schedules have joint jobs in the space: here are the fastest without.
+  void AddConventional() {
+    if (fixed_.Has("overlap.interleave")) return;
+    size_t added = 0;
+    for (size_t i = 0, n = scored_.size(); i < n && added < kConventionalRefined; ++i) {
+      Layout layout = scored_[i].layout;
+      if (layout.schedule != ScheduleKind::kInterleaved || !layout.interleave) continue;
+      layout.interleave = false;
+      if (!IsConventional(layout)) continue;
+      AddNew(layout, scored_[i].split, scorer_of_[i]);
+      ++added;
+    }
   }
   void Add(const Layout& layout, const std::vector<int64_t>& split, size_t scorer) {
     if (split.empty() && layout.prefetch == context_.deck.overlap.prefetch) return;
+    AddNew(layout, split, scorer);
+  }
+  void AddNew(const Layout& layout, const std::vector<int64_t>& split, size_t scorer) {
     Scored scored = scorers_[scorer].Score(layout, split);
     ++result_.considered;
     if (scored.least_bytes > context_.memory_bytes) {
@@ -244,6 +267,9 @@ class Search {
                                                                     double(smallest->peak_bytes) / kGiga,
                                                                     Remedy(smallest->peak_bytes))));
     std::ranges::stable_sort(result_.ranking, {}, &Candidate::step_us);
+    const auto baseline =
+        std::ranges::find_if(result_.ranking, [](const Candidate& c) { return IsConventional(LayoutOf(c.deck)); });
+    if (baseline != result_.ranking.end()) result_.baseline = static_cast<size_t>(baseline - result_.ranking.begin());
     Recommend();
   }
 
@@ -282,7 +308,7 @@ TuneResult Tune(const Deck& deck, int ranks, const Costs& costs, const TuneOptio
   return Search(deck, ranks, costs, options).Run();
 }
 
-std::string LayoutName(const Deck& deck) { return ToString(LayoutOf(deck)); }
+std::string LayoutName(const Deck& deck, int ranks) { return ToString(LayoutOf(WithShards(deck, ranks))); }
 
 std::optional<double> FastestByFormula(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options) {
   return Search(deck, ranks, costs, options).FastestByFormula();

@@ -43,6 +43,7 @@ struct Rejection {
 struct TuneResult {
   int64_t memory_bytes = 0;        ///< that candidates had to fit
   std::vector<Candidate> ranking;  ///< simulated and fitting, fastest first
+  std::optional<size_t> baseline;  ///< the fastest with 1F1B or interleaved and no cp, copies of shards, joint jobs
   size_t choice = 0;               ///< the recommended one: of the near ties, the best measured and plainest
   std::vector<Rejection> rejections;
   std::vector<std::string> rules;  ///< what the search left out, a sentence each
@@ -68,8 +69,8 @@ TuneResult Tune(const Deck& deck, int ranks, const Costs& costs, const TuneOptio
 /// fits. Throws UserError (kDeck) if a fixed key is unknown.
 std::optional<double> FastestByFormula(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options);
 
-/// "tp 8 pp 16 dp 128 1f1b micro 1", of a deck whose dp_shard is a number.
-std::string LayoutName(const Deck& deck);
+/// "tp 8 pp 16 dp 128 1f1b micro 1", of a deck on so many ranks.
+std::string LayoutName(const Deck& deck, int ranks);
 
 /// The keys that a search sets, of one candidate, as a deck to include; those that have no effect are left out unless
 /// `deck` sets them differently.

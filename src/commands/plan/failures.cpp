@@ -118,7 +118,7 @@ class Planner {
     const int nodes = NodesOf(question_.ranks, question_.target.cluster);
     Situation own{.left = nodes, .nodes = nodes, .ranks = question_.ranks};
     const Prediction prediction = Predict(question_.loaded.deck, own.ranks, question_.target, {});
-    own.layout = LayoutName(prediction.deck());
+    own.layout = LayoutName(prediction.deck(), own.ranks);
     Fill(own, prediction);
     RefuseIfItDoesNotFit(prediction, own.figures);
     AddGoodputs(own);

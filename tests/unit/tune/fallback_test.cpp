@@ -91,7 +91,7 @@ TEST(Fallback, TheWrittenKeysMakeTheLayout) {
   const Deck deck = ShortDeck({"model.layers=2"});
   const std::vector<Fallback> all = FallbackLayouts(deck, 16, CostsOf("h100-8x400g"), Few(1));
   ASSERT_TRUE(all[0].layout);
-  EXPECT_EQ(LayoutName(all[0].layout->deck), all[0].layout->layout);
+  EXPECT_EQ(LayoutName(all[0].layout->deck, all[0].ranks), all[0].layout->layout);
   EXPECT_THAT(AsDeck(*all[0].layout, deck), testing::HasSubstr("[parallel]\n"));
 }
 

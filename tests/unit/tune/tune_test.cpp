@@ -78,6 +78,20 @@ TEST(Tune, PeakIsThatOfThePlan) {
   for (const Candidate& c : result.ranking) EXPECT_EQ(PlanWorld(c.deck, 8).peak_bytes, c.peak_bytes) << c.layout;
 }
 
+TEST(Tune, TheBaselineIsTheFastestConventionalLayout) {
+  const TuneResult result = Tune(ShortDeck(), 16, CostsOf("h100-8x400g"), Few());
+  ASSERT_TRUE(result.baseline);
+  for (size_t i = 0; i < result.ranking.size(); ++i) {
+    const Deck& deck = result.ranking[i].deck;
+    const bool conventional = (deck.parallel.pp == 1 || deck.pipeline.schedule == ScheduleKind::k1F1B ||
+                               deck.pipeline.schedule == ScheduleKind::kInterleaved) &&
+                              deck.parallel.cp == 1 && deck.parallel.dp_replicate == 1 && !deck.overlap.interleave;
+    if (i <= *result.baseline) {
+      EXPECT_EQ(conventional, i == *result.baseline) << result.ranking[i].layout;
+    }
+  }
+}
+
 // Every size must suit the layouts; times are for batch.global.
 TEST(Tune, ARampLeavesOutWhatItsSizesDoNotSuit) {
   const int64_t global = ShortDeck().batch.global;

@@ -109,7 +109,7 @@ std::vector<ClusterKey> Links(std::string_view section) {
 #undef LINK_FIELD
 }
 
-std::vector<ClusterKey> Software() {
+std::vector<ClusterKey> HostAndFailures() {
   // clang-format off
   return {
     {"host", "out_bytes_per_us", FIELD(host.out_bytes_per_us), kOptional, RateOrNone(),
@@ -134,7 +134,13 @@ std::vector<ClusterKey> Software() {
      "From the failure of a node to the end of the job, s."},
     {"failures", "launch_s", FIELD(failures.launch_s), kOptional, Seconds(),
      "From there until all ranks are ready to load their state, s."},
+  };
+  // clang-format on
+}
 
+std::vector<ClusterKey> Software() {
+  // clang-format off
+  return {
     {"software", "stack", FIELD(stack), kOptional, Any(),
      "Whose kernels are described."},
     {"software", "efficiency", FIELD(efficiency), kOptional, Ratio(),
@@ -174,7 +180,7 @@ const std::vector<ClusterKey>& ClusterSchema() {
   static const std::vector<ClusterKey> rows = [] {
     std::vector<ClusterKey> all;
     for (std::vector<ClusterKey> part :
-         {Machine(), Links<&Cluster::node>("node"), Links<&Cluster::network>("network"), Software()})
+         {Machine(), Links<&Cluster::node>("node"), Links<&Cluster::network>("network"), HostAndFailures(), Software()})
       std::ranges::move(part, std::back_inserter(all));
     return all;
   }();

@@ -234,15 +234,12 @@ void Reporter::Validation(int64_t step, double loss) {
   Print(fmt::format("{:>{}}  {:>9.5f}  validation\n", step, StepWidth(options_.steps), loss));
 }
 
-static JsonLine LineOf(std::string_view event, const CheckpointRecord& record) {
-  return std::move(JsonLine()
-                       .Text("event", event)
-                       .Integer("step", record.step)
-                       .Text("dir", record.dir)
-                       .Integer("bytes", record.bytes)
-                       .Number("blocked_ms", record.blocked_ms, kMilliseconds)
-                       .Number("committed_ms", record.committed_ms, kMilliseconds)
-                       .Number("proof_ms", record.proof_ms, kMilliseconds));
+static JsonLine LineOf(std::string_view event, const CheckpointRecord& r) {
+  JsonLine line;
+  line.Text("event", event).Integer("step", r.step).Text("dir", r.dir).Integer("bytes", r.bytes);
+  line.Number("blocked_ms", r.blocked_ms, kMilliseconds).Number("committed_ms", r.committed_ms, kMilliseconds);
+  line.Number("proof_ms", r.proof_ms, kMilliseconds);
+  return line;
 }
 
 void Reporter::Checkpoint(const CheckpointRecord& record) {

@@ -1,5 +1,5 @@
-"""Recomputation by ops, by layers and by budget on 1, 2 and 4 ranks: losses, norms, weights and moments are those of the
-run that keeps everything, bit for bit; the planned peak of every rank is exactly the used one, and at most the budget;
+"""Recomputation by ops, by layers and by budget on 1, 2 and 4 ranks: losses, norms, weights and moments are those of
+the run that keeps everything, bit for bit; the planned peak of every rank is exactly the used one, and at most the budget;
 a run without a budget takes it from the free memory and states it in its deck."""
 import os, re
 
@@ -17,7 +17,8 @@ LAYOUTS = [
     (4, ["parallel.pp=2", "parallel.dp_shard=2", "pipeline.schedule=zb-h1"], []),
     (2, ["parallel.dp_shard=2", "parallel.ep=2"], EXPERTS),
 ]
-BY_HAND = ['recompute.ops=["norm","activation"]', 'recompute.ops=["core_attention","qkv","mlp","router","rows","experts"]',
+BY_HAND = ['recompute.ops=["norm","activation"]',
+           'recompute.ops=["core_attention","qkv","mlp","router","rows","experts"]',
            'recompute.layers=["full: first 1", "norm+mlp: every 2", "selective: 0-2, 5"]']
 
 

@@ -241,7 +241,7 @@ TEST(Decks, HaveThePublishedNumberOfParameters) {
                                                                {"glm/glm-4.5-air", 106'852'251'264},
                                                                {"gpt-oss/20b", 20'914'757'184},
                                                                {"gpt-oss/120b", 116'829'156'672},
-                                                               {"deepseek/v3", 671'026'419'200},
+                                                               {"deepseek/v3", 682'636'487'424},
                                                                {"deepseek/v2", 235'741'434'880},
                                                                {"deepseek/v2-lite", 15'706'484'224},
                                                                {"deepseek/moonlight-16b-a3b", 15'960'110'208},

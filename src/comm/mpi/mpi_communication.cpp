@@ -275,6 +275,8 @@ class MpiCommunication::Impl {
         if (compute ? reached >= wait.count : counts_->Met(wait)) continue;
         free = false;
         if (compute) needed = std::min(needed, wait.count);
+        // The threads of copies wake nobody here: this one looks again.
+        if (IsCopyLane(wait.lane)) needed = std::min(needed, reached + 1);
       }
       if (free) return 0;
     }

@@ -13,12 +13,11 @@
 #include <thread>
 
 #include "espalier/checkpoint/checkpoint.hpp"
-#include "espalier/deck/schema.hpp"
+#include "espalier/checkpoint/memory_copies.hpp"
 #include "espalier/deck/time_limit.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/memory.hpp"
-#include "espalier/util/philox.hpp"
 #include "supervise/probe.hpp"
 
 namespace espalier {
@@ -368,13 +367,8 @@ OnHostOptions Supervisor::OnHost() const { return {setup_.run_dir, "", std::floo
 
 /// The folder of copies of the state in memory (checkpoint.memory_steps); "" if the deck makes none.
 std::string Supervisor::MemoryFolder() const {
-  const DeckKey* steps = FindDeckKey("checkpoint.memory_steps");
-  const DeckKey* folder = FindDeckKey("checkpoint.memory_dir");
-  if (steps == nullptr || folder == nullptr) return "";
-  const DeckValue every = Get(setup_.deck, *steps), where = Get(setup_.deck, *folder);
-  if (const auto* n = std::get_if<int64_t>(&every); n == nullptr || *n == 0) return "";
-  const std::string run = fs::weakly_canonical(setup_.run_dir).string();
-  return fmt::format("{}/espalier-{}-{:016x}", std::get<std::string>(where), ::geteuid(), StreamKey(0, run));
+  const Deck::Checkpoint& checkpoint = setup_.deck.checkpoint;
+  return checkpoint.memory_steps == 0 ? "" : MemoryCopiesFolder(checkpoint.memory_dir, setup_.run_dir);
 }
 
 int64_t Supervisor::SavedStep() const try {

@@ -14,6 +14,9 @@
 
 namespace espalier {
 
+/// The folder below checkpoint.memory_dir with the copies of the state of the run in `run_dir`, on each node.
+std::string MemoryCopiesFolder(const std::string& memory_dir, const std::string& run_dir);
+
 /// The directory in memory, `memory_dir`/espalier-UID-HASH with a hash of the absolute path of the run, and the nodes:
 /// ranks that see the same directory are on one node.
 class MemoryNodes {

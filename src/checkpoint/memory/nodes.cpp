@@ -28,12 +28,6 @@ constexpr const char* kRunName = "run";  // the file with the id of the run dire
 constexpr std::string_view kProbePrefix = "probe-";
 constexpr int64_t kGenerations = 2;  // the one before stays until a new one is committed
 
-std::string DirectoryOf(const std::string& memory_dir, const std::string& run_dir) {
-  if (memory_dir.empty()) return "";  // cannot be made
-  const std::string absolute = fs::weakly_canonical(run_dir).string();
-  return fmt::format("{}/espalier-{}-{:016x}", memory_dir, ::geteuid(), StreamKey(0, absolute));
-}
-
 /// The directory is below one that everybody may write, so it must be this user's own and no link.
 void MakeOwn(const std::string& dir) {
   if (::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST)
@@ -84,9 +78,14 @@ bool IsInMemory(const std::string& dir) {
 
 }  // namespace
 
+std::string MemoryCopiesFolder(const std::string& memory_dir, const std::string& run_dir) {
+  const std::string absolute = fs::weakly_canonical(run_dir).string();
+  return fmt::format("{}/espalier-{}-{:016x}", memory_dir, ::geteuid(), StreamKey(0, absolute));
+}
+
 MemoryNodes::MemoryNodes(const std::string& memory_dir, const std::string& run_dir, const std::string& run_id,
                          World& world)
-    : dir_(DirectoryOf(memory_dir, run_dir)), rank_(world.Rank()) {
+    : dir_(memory_dir.empty() ? "" : MemoryCopiesFolder(memory_dir, run_dir)), rank_(world.Rank()) {
   OnAllRanks(world, [&] { MakeOwn(dir_); });
   FindNodes(world);
   OnAllRanks(world, [&] {

@@ -65,11 +65,13 @@ TEST(Strip, StripsOfAnyCountCoverEachRowOnce) {
 
 TEST(Strip, BytesCountFromTheStartOfTheShard) {
   const Mesh mesh = WithTp(2);
-  const Type type = ParseType("bf16[1,8{tp},4]");
-  const ByteRange range = BytesOf(type, {{0, 1}, {6, 8}, {0, 4}}, mesh, AtTp(1));
+  Value value;
+  value.type = ParseType("bf16[1,8{tp},4]");
+  const ByteRange range = BytesOf(value, {{0, 1}, {6, 8}, {0, 4}}, mesh, AtTp(1));
   EXPECT_EQ(range.offset, 2 * 4 * 2);
   EXPECT_EQ(range.bytes, 2 * 4 * 2);
-  EXPECT_THROW(BytesOf(ParseType("f32[2,8,4]"), {{0, 2}, {0, 4}, {0, 4}}, mesh, AtTp(0)), InvariantError)
+  value.type = ParseType("f32[2,8,4]");
+  EXPECT_THROW(BytesOf(value, {{0, 2}, {0, 4}, {0, 4}}, mesh, AtTp(0)), InvariantError)
       << "two sequences, part of each";
 }
 

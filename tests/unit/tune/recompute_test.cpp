@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "espalier/model/model.hpp"
 #include "espalier/passes/recompute_ops.hpp"
 #include "test_decks.hpp"
 #include "tune/trial.hpp"

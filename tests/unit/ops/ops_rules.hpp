@@ -566,6 +566,9 @@ inline const std::vector<Rule> kStated = {
     {"gather_stages", "f32[]", "allowed", "f32[]"},
     {"send to=1", "bf16[3,5{tp},7] f32[7]", "allowed", ""},
     {"recv from=0", "", "allowed", "bf16[3,5{tp},7] f32[7]"},
+    {"copy_out", "bf16[3{dp_shard},5{tp},7] f32[7]", "allowed", "bf16[3{dp_shard},5{tp},7] f32[7]"},
+    {"copy_in", "bf16[3{dp_shard},5{tp},7]", "allowed", "bf16[3{dp_shard},5{tp},7]"},
+    {"copy_in", "bf16[3,5]", "error: keeps element type and shape", "f32[3,5]"},
 };
 
 }  // namespace espalier

@@ -134,7 +134,7 @@ TEST(Ops, StatedPlacementsKeepTypesAndShapes) {
     const std::vector<Type> outputs = Types(rule.asked);
     OneOp one(rule.op, Types(rule.inputs), outputs.size(), outputs);
     one.graph.AddOp(one.op);
-    EXPECT_TRUE(IsReshard(one.op.kind)) << Name(one.op.kind);
+    EXPECT_TRUE(IsReshard(one.op.kind) || IsHostCopy(one.op.kind)) << Name(one.op.kind);
     ExpectResult(ResultOf([&] { return Verify(one.graph, "test"), std::string("allowed"); }), rule.outputs, Name(rule));
   }
 }
@@ -152,7 +152,7 @@ TEST(Ops, EveryOpHasRules) {
                               costs = KindsOf(kFlops);
   for (const OpDefinition& definition : AllOps()) {
     const std::string kind(Name(definition.kind));
-    EXPECT_EQ(IsReshard(definition.kind) ? stated.count(kind) : ruled.count(kind), 1u)
+    EXPECT_EQ(IsReshard(definition.kind) || IsHostCopy(definition.kind) ? stated.count(kind) : ruled.count(kind), 1u)
         << kind << " has no row in ops_rules.hpp";
     EXPECT_EQ(definition.gradient != nullptr, gradients.count(kind) > 0) << kind << ": its gradient and its row";
     EXPECT_EQ(definition.kernel.work.flops != nullptr, costs.count(kind) > 0) << kind << ": its flops and its row";
@@ -414,8 +414,9 @@ TEST(Ops, OnlyCommunicationHasNoReferenceKernel) {
   std::vector<std::string> without;
   for (const OpDefinition& definition : AllOps())
     if (FindReferenceKernel(Name(definition.kind)) == nullptr) without.emplace_back(Name(definition.kind));
-  EXPECT_THAT(without, ::testing::UnorderedElementsAre("reshard", "all_gather", "reduce_scatter", "all_reduce",
-                                                       "all_to_all", "ring_shift", "gather_stages", "send", "recv"));
+  EXPECT_THAT(without,
+              ::testing::UnorderedElementsAre("reshard", "all_gather", "reduce_scatter", "all_reduce", "all_to_all",
+                                              "ring_shift", "gather_stages", "send", "recv", "copy_out", "copy_in"));
 }
 
 // --- backward --------------------------------------------------------------------------------------------------------

@@ -56,12 +56,12 @@ class LaneShuffle {
     ++done_[l];
   }
   bool InPlace(const Instruction& i, const Operand& output) const {
-    for (const Operand& input : i.inputs)
+    for (const Operand& input : Touched(i, true))
       if (IsSamePlace(input, output) && input.bytes == output.bytes) return true;
     return false;
   }
   bool Overlaps(const Instruction& i, const Operand& input) const {
-    for (const Operand& o : i.outputs)
+    for (const Operand& o : Touched(i, false))
       if (IsSamePlace(o, input)) return true;
     return false;
   }

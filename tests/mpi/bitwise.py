@@ -152,7 +152,8 @@ GROUPS = [
     (1, 2, ["parallel.cp=2", "parallel.context=all_to_all", SINKS], [[], [FULL], [SELECTIVE, ALONE], [AT_ATTENTION]]),
     # Latents of queries, keys and values.
     (2, 2, [*MLA, EACH], [[], [SELECTIVE, ALONE], [FULL], [OPS], [LAYERS], [ATTENTION_AGAIN],
-                          [ATTENTION_AGAIN, pp(2), ZERO3, ALWAYS], [TWO_STRIPS], [AT_USE, LATE], [pp(2), schedule("zbv")]]),
+                          [ATTENTION_AGAIN, pp(2), ZERO3, ALWAYS], [TWO_STRIPS], [AT_USE, LATE],
+                          [pp(2), schedule("zbv")]]),
     (1, 2, ["parallel.cp=2", *MLA, "precision.compute=bf16"], [[], [ATTENTION_AGAIN], [AT_ATTENTION, FULL]]),
     (2, 2, [*EXPERTS, "parallel.ep=2", "experts.buffer=0.5", EACH], [[], [NOT_UNDER, ALONE], [FULL], [OPS], [LAYERS],
                                                                      [TWO_STRIPS], [pp(2), TOGETHER], [LATE]]),

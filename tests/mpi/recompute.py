@@ -1,6 +1,6 @@
 """Recomputation by ops, by layers and by budget on 1, 2 and 4 ranks: losses, norms, weights and moments are those of
-the run that keeps everything, bit for bit; the planned peak of every rank is exactly the used one, and at most the budget;
-a run without a budget takes it from the free memory and states it in its deck."""
+the run that keeps everything, bit for bit; the planned peak of every rank is exactly the used one, and at most the
+budget; a run without a budget takes it from the free memory and states it in its deck."""
 import os, re
 
 from support.checkpoints import same_bits, tensors

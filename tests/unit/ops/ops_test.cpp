@@ -21,7 +21,7 @@
 namespace espalier {
 namespace {
 
-using ::testing::HasSubstr;
+using ::testing::HasSubstr, ::testing::UnorderedElementsAre;
 using testing::OwnedTensor;
 
 std::vector<std::string> Words(std::string_view text) {
@@ -414,9 +414,8 @@ TEST(Ops, OnlyCommunicationHasNoReferenceKernel) {
   std::vector<std::string> without;
   for (const OpDefinition& definition : AllOps())
     if (FindReferenceKernel(Name(definition.kind)) == nullptr) without.emplace_back(Name(definition.kind));
-  EXPECT_THAT(without,
-              ::testing::UnorderedElementsAre("reshard", "all_gather", "reduce_scatter", "all_reduce", "all_to_all",
-                                              "ring_shift", "gather_stages", "send", "recv", "copy_out", "copy_in"));
+  EXPECT_THAT(without, UnorderedElementsAre("reshard", "all_gather", "reduce_scatter", "all_reduce", "all_to_all",
+                                            "ring_shift", "gather_stages", "send", "recv", "copy_out", "copy_in"));
 }
 
 // --- backward --------------------------------------------------------------------------------------------------------

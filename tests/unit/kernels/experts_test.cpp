@@ -124,6 +124,7 @@ TEST(KernelsRoute, GroupsRankByTheirHighest) {
   c.inputs[1].Set(1, 0.5);  // a bias moves the choice, not the weight
   EXPECT_EQ(c.Tested()[1][0], 1);
   EXPECT_FLOAT_EQ(c.Tested()[0][0], 1);
+  c.inputs[1].Set(1, 0);
   c.attributes.numbers["group_best"] = 1;
   EXPECT_EQ(c.Tested()[1][0], 2);
 }

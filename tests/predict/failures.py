@@ -127,7 +127,7 @@ def the_cluster_file_has_the_inputs(checks):
         checks.that(given["node_mtbf_hours"] == 30, "the option wins")
         with open(own, "a") as file:
             file.write("node_mtbf_days = 3\n")
-        _, text = failures("--failures", cluster=own, expect=2)
+        _, text = failures("--failures", *KEYS, cluster=own, expect=2)
         checks.that("failures.node_mtbf_days" in text, "an unknown key is refused")
 
 
@@ -135,8 +135,8 @@ def what_is_not_known_is_said(checks):
     found, text = failures("--failures", "1", *KEYS)
     checks.that(found["node_mtbf_hours"] is None and "best" not in found["situations"][0]["state"][0] and
                 "give --node-mtbf HOURS" in text, "without a time between failures there is no goodput")
-    found, text = failures("--failures=1", ranks=16, deck=os.path.join(ROOT, "inputs", "llama", "tiny.toml"),
-                           cluster=H100)
+    found, text = failures("--failures=1", "batch.global=32", ranks=16, cluster=H100,
+                           deck=os.path.join(ROOT, "inputs", "llama", "tiny.toml"))
     checks.that("not known: " + H100 + " has no storage.node_bytes_per_us" in text and
                 "unknown" in found["situations"][0]["state"][1], "without a rate of storage, nor loads from files")
 

@@ -8,8 +8,8 @@ from support.jobs import Job, kill
 from support.runs import Checks, Metrics, difference, scratch, train
 
 STEPS = 8
-BASE = [f"run.steps={STEPS}", "checkpoint.memory_steps=2", "checkpoint.every_steps=0", "model.layers=2",
-        "batch.global=6", "lr.decay_steps=10"]
+BASE = [f"run.steps={STEPS}", "checkpoint.restart=auto", "checkpoint.memory_steps=2", "checkpoint.every_steps=0",
+        "model.layers=2", "batch.global=6", "lr.decay_steps=10", "checkpoint.asynchronous=false"]
 SHARDED, REPLICATED, TENSOR = ["parallel.dp_shard=2"], ["parallel.dp_replicate=2"], ["parallel.tp=2"]
 # Where all ranks are killed in the second copy, and the step to continue from: a copy counts once every node has
 # renamed it, and here there is one node.
@@ -103,6 +103,16 @@ def killed_between_copies(checks, folder):
         checks.that("there is one node, so no second copy" in text, f"{name}: the lack of a second copy is said")
     copies = [event["step"] for event in events(places.home, "memory_copy")]
     checks.that(copies == [2, 4, 6], f"metrics.jsonl has every copy ({copies})")
+
+
+def killed_while_copies_are_written(checks, folder):
+    """Copies that are written while training goes on: one that is due while another is in flight waits for its end."""
+    for stage in ("step", "memory-send"):
+        places = Places(folder, "asynchronous-" + stage, 2, SHARDED, extra=["checkpoint.asynchronous=true"])
+        places.kill_all("step:hold:7" if stage == "step" else "memory-send:hold:2", 1)
+        steps = list(places.generations())
+        checks.that(len(steps) == 1 and steps[0] in range(2, 7), f"one generation stays ({steps})")
+        continues(checks, places, f"killed at {stage} while training goes on", steps[0])
 
 
 def killed_in_a_copy(checks, folder):
@@ -228,8 +238,8 @@ def may_mount():
 
 def main():
     checks = Checks()
-    cases = [killed_between_copies, killed_in_a_copy, checkpoints_beside_copies, damaged_and_foreign_copies,
-             another_layout]
+    cases = [killed_between_copies, killed_while_copies_are_written, killed_in_a_copy, checkpoints_beside_copies,
+             damaged_and_foreign_copies, another_layout]
     if may_mount():
         cases += [full_memory, lost_nodes, kept_files]
     else:

@@ -72,7 +72,7 @@ def check_refusals(checks, folder):
                         ("some", "must be a number (allowed: 0 to 1, \"none\" = 0, \"all\" = 1)"),
                         ("-0.5", "out of range")):
         done = launch(1, ["check", DECK, f"offload.optimizer={value}"])
-        checks.that(done.returncode == 2 and f"offload.optimizer = " in done.stdout and said in done.stdout,
+        checks.that(done.returncode == 2 and f"offload.optimizer={value}: " in done.stdout and said in done.stdout,
                     f"offload.optimizer = {value}: exit {done.returncode}, {done.stdout.strip()[:200]}")
     done = launch(1, ["check", DECK, "offload.chunk_bytes=4096"])
     checks.that("offload.chunk_bytes = 4096 has no effect: offload.optimizer is 0" in done.stdout,

@@ -93,7 +93,7 @@ def check_refusals(checks, folder):
 def check_words(checks, folder):
     """Words are numbers; the effective deck reads back."""
     done = launch(1, ["check", DECK, "offload.optimizer=all"])
-    checks.that(done.returncode == 0 and "optimizer = 1.0" in done.stdout, "all is 1.0 in the effective deck")
+    checks.that(done.returncode == 0 and "optimizer    = 1.0" in done.stdout, "all is 1.0 in the effective deck")
 
 
 def check_simulation(checks, folder):

@@ -121,7 +121,8 @@ def rounds_experts(checks, runner):
     """Matmuls of experts are in fp8, unless precision.bf16_matmuls names them; a plan says what is not."""
     losses = [runner.train((1, 1, 1, 1), [*FP8, *EXPERTS, *keys]).curve("loss")
               for keys in ([], [ROW], ["precision.bf16_matmuls=['*.experts.*','lm_head.weight']"])]
-    checks.that(len({tuple(curve) for curve in losses}) == 3, "experts in fp8, by row, and in bf16 train differently")
+    # Rows of experts always have scales of their own, and what is left may round alike by tensor and by row.
+    checks.that(losses[2] not in losses[:2], "experts in fp8 and in bf16 train differently")
     path = os.path.join(runner.folder, "experts.json")
     done = launch(1, ["plan", DECK, "--ranks", "1", "--json", path, *FP8, *EXPERTS, "experts.buffer=1.5"])
     with open(path) as file:

@@ -51,7 +51,7 @@ MODELS = {
     "full_mistral": ("Mistral", {"head_dim": 16, "sliding_window": None}, "float32"),
     "qwen2": ("Qwen2", {"hidden_size": 56, "tie_word_embeddings": True, "rope_parameters": YARN}, "float32"),
     "qwen3": ("Qwen3", {"head_dim": 8}, "float32"),
-    "phi3": ("Phi3", {"pad_token_id": None, "resid_pdrop": 0.0, "sliding_window": None}, "float32"),
+    "phi3": ("Phi3", {"hidden_size": 48, "pad_token_id": None, "resid_pdrop": 0.0, "sliding_window": None}, "float32"),
     "olmo2": ("Olmo2", {"hidden_size": 40, "num_hidden_layers": 3}, "float32"),
     "mixtral": ("Mixtral", {"head_dim": 12, "sliding_window": 9, "num_local_experts": 6, "num_experts_per_tok": 2,
                             "intermediate_size": 26}, "float32"),
@@ -165,7 +165,8 @@ def check_tensors(checks, name, folder, out):
     ids = torch.arange(2 * 30).reshape(2, 30) * 7 % 259
     with torch.no_grad():
         far = (old(ids).logits - new(ids).logits).abs().max().item()
-    checks.that(far == 0, f"{name}: the same logits ({far:g})")
+    # Joined matmuls round in another way.
+    checks.that(far <= (1e-6 if name == "phi3" else 0), f"{name}: the same logits ({far:g})")
 
 
 def check_logits(checks, name, home, run, out):

@@ -77,10 +77,8 @@ class Streamer {
   }
 
   /// As many pieces as bring each to at most a chunk, along the first dim of which a rank has several indices. Ops of
-  /// several tensors are not divided, since they are made to fit, and neither are Muon's.
+  /// several tensors are not divided: they are made to fit.
   Piece FirstPiece(const Op& op) const {
-    // A piece may end within a vector, where Muon's sums of two products round in another way.
-    if (op.kind == OpKind::kWeightedSum || op.kind == OpKind::kMuonUpdate) return {};
     std::vector<int> states;
     std::ranges::copy_if(op.inputs, std::back_inserter(states), [&](int v) { return IsOnHost(v); });
     const Type& type = graph_.value(states[0]).type;

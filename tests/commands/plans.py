@@ -12,8 +12,6 @@ CHANGES = {
     (): ["differentiate", "merge_gradients", "optimize", "merge_updates", "fuse", "fuse_norm_gradients"],
     ("parallel.cp=2", "parallel.context=all_gather", "overlap.context=true"): ["context_parallel", "overlap_windows"],
     ("recompute.mode=full",): ["recompute"],
-    ("precision.compute=bf16", "offload.optimizer=all"): ["place_states", "stream_states"],
-    ("offload.activations=all",): ["offload_activations"],
     ("parallel.dp_shard=2", "parallel.zero=3", "recompute.regather=always", "overlap.prefetch=1"): [
         "partition", "rematerialize", "lower_reshards", "coalesce", "prefetch"],
     ("parallel.dp_shard=2", "parallel.reduce=microbatch", "batch.global=4", "batch.micro=2"): ["store_gradients"],
@@ -24,6 +22,8 @@ CHANGES = {
     ("precision.compute=bf16", "precision.matmul=fp8"): ["quantize"],
     ("parallel.pp=2",): ["cut"],
     ("experts.count=4", "experts.per_token=2", "experts.ffn_dim=16", "experts.buffer=0.5"): ["expert_passes"],
+    ("precision.compute=bf16", "offload.optimizer=all"): ["place_states", "stream_states"],
+    ("offload.activations=all",): ["offload_activations"],
 }
 
 

@@ -98,15 +98,16 @@ class Cases:
     def the_supervisor_dies(self):
         """The run saves and stops by itself; the next supervisor goes on, and never are two runs at work."""
         what = "kill -9 of the supervisor"
-        with self.start("supervisor", "host2:1,host3:1", PIPELINE) as run:
-            run.until_step(6)
-            kill([run.supervisor()])
-            run.process.wait()
-        with self.start("supervisor", "host2:1,host3:1", PIPELINE) as run:
-            self.finished(run, PIPELINE, what)
-            made = [line["step"] for line in run.steps()]
-            self.checks.that(made == sorted(made) and len(set(made)) == STEPS,
-                             f"{what}: the run was asked to save, and no step was made twice ({len(made)})")
+        with self.start("supervisor", "host2:1,host3:1", PIPELINE) as first:
+            first.until_step(6)
+            kill([first.supervisor()])
+            first.process.wait()
+            # The end of `first` kills what is left of it: only when the second one is through.
+            with self.start("supervisor", "host2:1,host3:1", PIPELINE) as second:
+                self.finished(second, PIPELINE, what)
+                made = [line["step"] for line in second.steps()]
+                self.checks.that(made == sorted(made) and len(set(made)) == len(made) == STEPS,
+                                 f"{what}: the run was asked to save, and no step was made twice ({len(made)})")
 
     def two_supervisors(self):
         with self.start("two", "host2:1,host3:1", PIPELINE) as run:

@@ -144,7 +144,7 @@ void PrintMemory(const WorldPlan& plan) {
   }
 }
 
-/// What is kept on the host, if anything, and what a step copies.
+/// The memory of the host, if any is used, and the copies of a step.
 void PrintHostMemory(const WorldPlan& plan) {
   if (plan.host_bytes == 0) return;
   const ByteUnit unit(plan.host_bytes);

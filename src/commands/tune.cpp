@@ -125,7 +125,7 @@ class Printer {
     PrintBaseline(choice);
     fmt::print("range       {} ({})\n", RangeText(RangeOf(choice, cluster_)), UncertaintyOf(choice, cluster_).reason);
   }
-  /// What the choice gains over the layouts that are tried first by hand.
+  /// The gain of the choice over the layouts that are tried first by hand.
   void PrintBaseline(const Candidate& choice) const {
     constexpr const char* kMeaning = "1F1B or interleaved, without cp, dp_replicate and overlap.interleave";
     if (!result_.baseline)

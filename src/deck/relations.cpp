@@ -318,7 +318,7 @@ std::string GroupsAreWellFormed(const Deck& deck) {
   return faults + " (allowed: \"PATTERN lr=X decay=Y\", of which lr or decay may be missing)";
 }
 
-/// What auto chooses is not given by hand, too.
+/// Keys that "auto" chooses may not be given as well.
 std::string AutoChoosesAlone(const Deck& deck) {
   const Deck::Recompute& r = deck.recompute;
   if (r.mode != RecomputeMode::kAuto || (r.ops.empty() && r.layers.empty())) return "";

@@ -20,7 +20,7 @@ bool HasPartOfRows(const std::string& dims, const std::string& rows) {
   return !HasRows(dims, rows) && dims.find_first_of(rows) != std::string::npos;
 }
 
-/// Of an element-wise op of a step, all that has dims.
+/// Every operand and result with dims of an element-wise op in a step.
 RowOperands TensorsOf(const Graph& graph, const Op& op) {
   RowOperands operands;
   for (int v : op.inputs) operands.inputs.push_back(!graph.value(v).type.shape.empty());

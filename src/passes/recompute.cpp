@@ -67,7 +67,7 @@ class Recomputer {
   }
 
  private:
-  /// What is recomputed of each transformer layer.
+  /// The recomputation of each transformer layer.
   std::map<int, LayerRecompute> ByLayer(const RecomputePlan& plan, const std::vector<int>& stage_of_chunk) const {
     std::map<int, int> stage_of;  // ascending: the layers of a stage in order
     for (const Op& op : ops_)

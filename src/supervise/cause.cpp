@@ -20,7 +20,7 @@ std::optional<int> LeadingNumber(std::string_view text) {
   return error == std::errc{} && end != text.data() ? std::optional(number) : std::nullopt;
 }
 
-/// What follows `mark` in the line; nothing if the line lacks it.
+/// The text after `mark` in the line; nothing if the line lacks it.
 std::optional<std::string_view> After(std::string_view line, std::string_view mark) {
   const size_t at = line.find(mark);
   return at == line.npos ? std::nullopt : std::optional(line.substr(at + mark.size()));
@@ -45,7 +45,7 @@ std::optional<int> Accused(std::string_view line) {
   return accuses ? LeadingNumber(rest) : std::nullopt;
 }
 
-/// What the launcher and the ranks say, line by line: the first of each kind counts.
+/// Reads the output of launcher and ranks line by line: the first of each kind counts.
 struct Said {
   std::optional<int> gone;                ///< rank, by the watchdog of another one
   bool watchdog = false, hang = false;    ///< it has spoken; nothing has finished

@@ -28,7 +28,7 @@ struct Cause {
   std::string text;                ///< one line
 };
 
-/// What is known of a start that has ended.
+/// A start that has ended.
 struct StartEnd {
   int status = 0;                  ///< exit status of the launcher; 128 and more: a signal
   bool done = false;               ///< the run's file `done` is there

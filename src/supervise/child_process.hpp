@@ -10,7 +10,7 @@
 
 namespace espalier {
 
-/// What happens to the command's two outputs.
+/// Where the command's two outputs go.
 enum class Output : uint8_t {
   kErrorsSeen,  ///< standard output is inherited; standard error is passed on by Poll, which remembers its end
   kCaptured,    ///< both are remembered, and not shown

@@ -1,4 +1,4 @@
-// What earlier starts have left on one host: processes, shared memory of MPI, states in memory.
+// Removes the remains of earlier starts on one host: processes, shared memory of MPI, states in memory.
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -19,7 +19,7 @@ class HostPool {
   void Failed(const std::vector<std::string>& blamed);
   /// Never use it again.
   void Exclude(const std::string& name) { states_[name].excluded = true; }
-  /// What the last probe found.
+  /// The answer to the last probe.
   void SetAnswers(const std::string& name, bool answers) { states_[name].answers = answers; }
 
   int Failures(const std::string& name) const;

@@ -17,7 +17,7 @@ struct Launcher {
 /// The name of the variable that marks the processes of a supervised run; its value is the absolute run directory.
 inline constexpr const char* kSupervised = "ESPALIER_SUPERVISED";
 
-/// Of the words of --launch. Throws UserError (kDeck) if the first is neither mpirun, mpiexec nor srun.
+/// Reads the words of --launch. Throws UserError (kDeck) if the first is neither mpirun, mpiexec nor srun.
 Launcher LauncherOf(const std::string& words);
 
 /// Runs `program` on so many ranks, at most `ranks_each` on each of the hosts, in their order. Without a launcher: the

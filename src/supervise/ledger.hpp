@@ -15,7 +15,7 @@ namespace espalier {
 /// The file.
 std::string LedgerFile(const std::string& run_dir);
 
-/// What a supervisor left that did not end in an orderly way.
+/// The starts and failures of earlier supervisors, and the run of one that was killed.
 struct LedgerPast {
   int starts = 0;  ///< of all supervisors of this run
   /// The launcher of a start whose end is not recorded.

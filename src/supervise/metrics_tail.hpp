@@ -1,4 +1,4 @@
-// What a run appends to metrics.jsonl while it runs.
+// The lines that a run appends to metrics.jsonl while it runs.
 #pragma once
 
 #include <cstdint>

@@ -379,7 +379,7 @@ int64_t Supervisor::SavedStep() const try {
   return 0;  // a start reports what is wrong with it
 }
 
-/// Of run.time_limit, which counts from the first start. "" if there is none.
+/// The rest of run.time_limit, which counts from the first start. "" if there is none.
 std::string Supervisor::TimeLeft() const {
   const std::optional<int64_t> limit = TimeLimitSeconds(setup_.deck.run.time_limit);
   if (!limit) return "";

@@ -23,7 +23,7 @@
 
 namespace espalier {
 
-/// What is fixed for the whole time.
+/// Everything that is fixed from the start to the end.
 struct SuperviseSetup {
   SuperviseOptions options;
   Deck deck;
@@ -86,7 +86,7 @@ class Supervisor {
   void FindAnswers(const Ended& ended);
   /// Asks the spare hosts while the run goes on, so that a failure need not wait for their answer.
   void AskSpares(const Placement& placement);
-  /// What AskSpares has found; false if it is not known.
+  /// Takes the answers to AskSpares; false if they are not there yet.
   bool TakeAnswersOfSpares(const std::vector<std::string>& hosts);
   bool HasProgressed(const Ended& ended);
   ExitStatus End(ExitStatus status, const std::string& why);

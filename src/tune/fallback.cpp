@@ -11,7 +11,7 @@ namespace {
 
 // Fewer nodes use each node better by less than this: smaller groups, shorter pipelines.
 constexpr double kBestGain = 0.95;
-// Of the numbers of nodes within this factor of the fastest by formula, so many are simulated.
+// So many numbers of nodes are simulated, among the ones within this factor of the fastest by formula.
 constexpr double kFormulaError = 1.15;
 constexpr size_t kSimulatedCounts = 2;
 

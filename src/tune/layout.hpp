@@ -39,7 +39,8 @@ struct Layout {
   bool ShardsGradients() const { return ReducesEach() && zero >= 2; }
 };
 
-/// What is tried first by hand: 1F1B or interleaved, tp and dp, without cp, copies of the shards and joint jobs.
+/// The layouts that are tried first by hand: 1F1B or interleaved, tp and dp, without cp, copies of the shards and joint
+/// jobs.
 bool IsConventional(const Layout& layout);
 
 /// The layout of a deck whose dp_shard is known.

@@ -279,7 +279,7 @@ void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile
   if (example.has_ends) profile.step_us_per_element = elements > 0 ? step_us / static_cast<double>(elements) : 0;
 }
 
-/// What may be on the host is no part of the least memory of a device.
+/// The least memory of a device leaves out all that may be on the host.
 void LeaveOutOffloaded(const Deck& deck, LayerProfile& profile) {
   const size_t stays = deck.precision.compute == Dtype::kF32 ? 1 : 0;  // the master
   for (PartMemory& memory : profile.memory) {

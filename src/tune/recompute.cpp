@@ -39,7 +39,7 @@ struct LayerOfStage {
   bool last = false;  ///< of its chunk
 };
 
-/// What profiles promise of a stage, for an option of each layer.
+/// The stage as profiles predict it, for an option of each layer.
 class StageModel {
  public:
   StageModel(std::vector<LayerOfStage> layers, const StageFlights& flights, RecomputeOptions& options)
@@ -147,7 +147,7 @@ class StagePath {
     return most_ - model_.PeakOf(uniform, options_) >= kMost * double(peaks_.at(0) - budget);
   }
 
-  /// What each layer recomputes at a place.
+  /// The recomputation of each layer at a place.
   std::vector<std::pair<int, LayerRecompute>> At(int place) const {
     std::vector<std::pair<int, LayerRecompute>> choice;
     for (size_t l = 0; l < model_.Layers().size(); ++l) {

@@ -1,4 +1,4 @@
-// What a layer may compute again: what it keeps then, and how much it works.
+// The ways in which a layer may compute again: the memory that it keeps then, and its work.
 #pragma once
 
 #include <cstdint>

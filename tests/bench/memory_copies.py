@@ -1,4 +1,4 @@
-"""What copies in memory cost: python3 tests/bench/memory_copies.py EXECUTABLE [PAIRS [KEY=VALUE ...]].
+"""The cost of copies in memory: python3 tests/bench/memory_copies.py EXECUTABLE [PAIRS [KEY=VALUE ...]].
 
 Pairs of runs of two ranks that follow one another closely, without copies and with checkpoint.memory_steps = 10, on a
 small Llama in two shares (parallel.dp_shard = 2); keys change the model or the layout. Prints, as medians of the

@@ -65,7 +65,7 @@ struct Problem {
   bool HasRowScales() const { return operation.a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F; }
 };
 
-/// What the 64 bytes of an algorithm hold.
+/// The content of an algorithm's 64 bytes.
 struct Algorithm {
   char word[16] = "emulated";
   uint64_t form = 0;  ///< of the problems that it computes

@@ -207,7 +207,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
   *version = Version("driver", CUDART_VERSION, 1000, 10);
   return cudaSuccess;
 }
-/// What a kernel did wrong stays.
+/// The error of a kernel stays; others are cleared.
 cudaError_t cudaGetLastError() {
   const cudaError_t error = std::exchange(last_error, cudaSuccess);
   return Broken() != cudaSuccess ? Broken() : error;

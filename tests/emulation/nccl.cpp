@@ -238,7 +238,7 @@ ncclResult_t Issue(ncclComm* comm, cudaStream_t stream, std::function<void(Messa
   return espalier::emulation::Broken() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-/// Of every member's shard `finish` makes the result.
+/// `finish` makes the result out of every member's shard.
 ncclResult_t IssueExchange(ncclComm* comm, cudaStream_t stream, const void* from, size_t step, size_t bytes,
                            std::function<void(const Shards&)> finish) {
   const auto shards = std::make_shared<Shards>();

@@ -27,7 +27,7 @@ bool GraphUnderWay();
 
 using Work = std::function<void()>;
 
-/// What a look at work that takes time has found.
+/// The state of work that takes time.
 enum class Progress : uint8_t { kNone, kSome, kDone };
 using Poll = std::function<Progress()>;
 

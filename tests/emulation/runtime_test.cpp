@@ -1,4 +1,4 @@
-// What the emulated runtime does by its switches. Each test has a program with a planted bug: as work runs by default
+// The switches of the emulated runtime. Each test has a program with a planted bug: as work runs by default
 // the bug shows nowhere; with the switch it does, and the same program without the bug is right.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

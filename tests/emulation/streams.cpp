@@ -202,7 +202,7 @@ void Await(CUstream_st& stream, long ticket) {
   NoteAwaited(stream, ticket);
 }
 
-/// What a GPU does while the host issues.
+/// The work of a GPU while the host issues.
 void RunAfterIssue(CUstream_st& stream) {
   constexpr size_t kMost = 4;
   if (Late()) return;

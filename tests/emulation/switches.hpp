@@ -8,7 +8,7 @@ namespace espalier::emulation {
 /// True if `word` is one of the variable's words.
 bool HasSwitch(const char* variable, const std::string& word);
 
-/// What follows `prefix` in the first of the variable's words that begins with it; "" if none does.
+/// The rest of the first of the variable's words that begins with `prefix`; "" if none does.
 std::string Switch(const char* variable, const std::string& prefix);
 /// The same as a number.
 long SwitchedNumber(const char* variable, const std::string& prefix, long otherwise);

@@ -1,4 +1,4 @@
-"""What nvcc has made of every kernel, on every architecture of a build: no register is spilled and nothing is on a
+"""The machine code of every kernel, on every architecture of a build: no register is spilled and nothing is on a
 stack, which is memory of the device; registers suffice for the largest launch; static shared memory leaves room for
 dynamic. Reads the machine code of LIBRARY (or object files), so it needs no GPU; without cuobjdump: skipped."""
 import collections, re, shutil, subprocess, sys

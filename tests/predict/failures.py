@@ -1,4 +1,4 @@
-"""What `espalier plan --failures` prints: layouts that plan and simulate confirm, times and goodput by closed forms
+"""The output of `espalier plan --failures`: layouts that plan and simulate confirm, times and goodput by closed forms
 that are written here again, and errors.
 
     failures.py            everything

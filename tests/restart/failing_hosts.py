@@ -45,7 +45,7 @@ class Campaign:
             self.straight[str(layout)] = Metrics(home)
         return self.straight[str(layout)]
 
-    # What can happen; each returns whether it came in time.
+    # The failures; each returns whether it came in time.
 
     def a_rank_killed(self, run, used):
         kill(self.random.sample(sorted(run.ranks().values()), 1))

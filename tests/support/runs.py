@@ -85,7 +85,7 @@ def planned_peaks(folder, ranks, overrides, deck=DECK):
 
 
 def planned(folder, ranks, overrides, deck=DECK):
-    """What `plan --json` says."""
+    """The output of `plan --json`."""
     path = os.path.join(folder, "plan.json")
     done = launch(1, ["plan", deck, "--ranks", str(ranks), "--json", path, *ON_DEVICE, *overrides])
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-// What backward computes again, layer by layer: recompute.mode, recompute.ops and the rules of recompute.layers.
+// Recomputation in backward, layer by layer: recompute.mode, recompute.ops and the rules of recompute.layers.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class RecomputeOps {
   uint32_t bits_ = 0;
 };
 
-/// What is computed again of a layer: what the mode says, and these ops.
+/// Recomputation of a layer: the mode, and further ops.
 struct LayerRecompute {
   RecomputeMode mode = RecomputeMode::kNone;  ///< never kAuto
   RecomputeOps ops = {};
@@ -57,9 +57,9 @@ ParsedRecomputeRule ParseRecomputeRule(std::string_view entry);
 class RecomputePlan {
  public:
   explicit RecomputePlan(const Deck::Recompute& recompute);
-  /// What recompute.mode and recompute.ops say: of layers that no rule names, of the embedding and of the head.
+  /// The values of recompute.mode and recompute.ops, for layers that no rule names, the embedding and the head.
   const LayerRecompute& Others() const { return others_; }
-  /// What the first rule says that names the layer (see RecomputeRule::Names).
+  /// The first rule that names the layer (see RecomputeRule::Names).
   const LayerRecompute& Of(int64_t layer, int64_t place) const;
   /// Nothing is computed again.
   bool Empty() const;

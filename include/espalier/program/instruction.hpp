@@ -46,7 +46,7 @@ template <typename T>
 using ByMemoryClass = EnumArray<MemoryClass, T, kMemoryClassCount>;
 std::string_view Name(MemoryClass memory_class);
 
-/// What this rank holds of a value, at its place in the arena of the value's space.
+/// The part of a value that this rank holds, at its place in the arena of the value's space.
 struct Operand {
   int value = -1;      ///< in Program::graph
   int64_t offset = 0;  ///< bytes from the start of that arena

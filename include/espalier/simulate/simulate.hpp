@@ -45,7 +45,7 @@ struct WorldPrograms {
   std::function<std::shared_ptr<const Program>(int)> program_of;  ///< program of a representative
 };
 
-/// What an instruction works for.
+/// The purpose of an instruction.
 enum class StepPart : uint8_t {
   kForward,
   kRecompute,  ///< forward again, for backward

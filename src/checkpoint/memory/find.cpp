@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What one rank sees of the generations on its node.
+/// The generations that one rank sees on its node.
 struct Sight {
   std::vector<MemoryGeneration> generations;  ///< holders: this rank, for the files that it checked and found intact
   std::vector<std::string> damage;

@@ -168,8 +168,8 @@ class CollectiveCopy {
     world_.Exchange(sends, receives);
   }
 
-  /// What this rank keeps must be what was written. The MANIFEST, on every node, says that all is there once it is
-  /// committed.
+  /// This rank's files must hold the bytes that were written. The MANIFEST, on every node, says that all is there once
+  /// it is committed.
   void Finish(const Manifest& manifest, const std::string& text) const {
     for (const Kept& kept : kept_) {
       const ManifestFile* listed = manifest.FindFile(ShardName(kept.writer));

@@ -13,7 +13,7 @@ namespace espalier {
 /// device less what it reserves. Throws UserError (kDeck) if there is neither. `cluster` may be null.
 std::optional<RecomputeChoice> ChooseRecomputeOfPlan(const Deck& deck, int ranks, const Cluster* cluster);
 
-/// What each stage computes again, the bytes that saves, and the work that it adds.
+/// The ops that each stage computes again, the bytes that saves, and the work that it adds.
 void PrintRecompute(const RecomputeChoice& choice);
 nlohmann::ordered_json RecomputeJson(const RecomputeChoice& choice);
 

@@ -165,7 +165,7 @@ std::string Advice(const std::vector<std::string>& settings) {
   return fmt::format("nearest settings that fit: {}", fmt::join(settings, "; or "));
 }
 
-/// What a rank is about to allocate.
+/// The memory that a rank is about to allocate.
 struct Need {
   int64_t bytes;
   std::vector<MemoryLimit> limits;

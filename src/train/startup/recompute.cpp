@@ -28,7 +28,7 @@ struct Chosen {
   auto Fields() { return std::tie(mode, layers); }
 };
 
-/// What every rank can have for its arena.
+/// The bytes that every rank can have for its arena.
 int64_t AgreeOnBudget(const Deck& deck, World& world, const Device& device) {
   const int64_t share = SmallestShare(world, {HostName(), BytesToCome(deck, device), device.ArenaLimits()});
   if (share == std::numeric_limits<int64_t>::max())

@@ -87,7 +87,7 @@ TEST(Cause, CorruptCopiesBlameTheirHosts) {
   EXPECT_THAT(cause.hosts, ElementsAre("n3.site"));
 }
 
-/// What the watchdog prints for ranks of this state, in a step in which rank 1 waits.
+/// The watchdog's lines for ranks of this state, in a step in which rank 1 waits.
 std::string Printed(const std::vector<RankStatus>& statuses) {
   const Diagnosis diagnosis =
       Diagnose(statuses, [](int, int64_t) -> const Program& { throw std::logic_error("no rank is in a step"); });

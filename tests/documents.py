@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the documents name exists, and they stay readable.
+"""All that the documents name exists, and they stay readable.
 
     documents.py              check links, paths, columns and sentences of every page, and names in those for developers
     documents.py sentences    print the lengths of sentences of every page
@@ -133,7 +133,7 @@ def p90(lengths):
 
 
 def faults_of(page):
-    """What any page must be: its links and paths exist, its lines and sentences are short."""
+    """The rules for any page: its links and paths exist, its lines and sentences are short."""
     text = page.read_text()
     yield from broken_links(page)
     yield from bad_fences(page)

@@ -16,7 +16,7 @@ from support.recorded import errors_of
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "doc", "errors.md")
 
-# What stands for a part of a message in a form.
+# Words that stand for a part of a message in a form.
 FORMS = {"FILE": r"\S.*?", "LINE": r"\d+", "KEY": r"[\w.\[\]*\"]+", "VALUE": r".*?", "PLACE": r".+?",
          "TOKENIZER": r"\S*(?:tokenizer|\.json|\.model)\S*"}
 # Sources whose functions Refuse, Fail, ... give all messages one form: (files, the form that they follow).
@@ -62,7 +62,7 @@ def is_form(row):
 
 
 def expression(row):
-    """What a printed line of this row matches."""
+    """The pattern that a printed line of this row matches."""
     escaped = re.escape(row).replace(r"\.\.\.", ".*")
     for name, regex in FORMS.items() if is_form(row) else ():
         escaped = re.sub(rf"\b{name}\b", lambda _, regex=regex: f"(?:{regex})", escaped)

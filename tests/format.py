@@ -9,7 +9,7 @@ COLUMNS = 120
 CXX, PYTHON, SHELL, MARKDOWN = (".cpp", ".hpp", ".cu", ".cuh"), (".py",), (".sh", ".sbatch"), (".md",)
 # Lines of a file and of a function, at most: in the program, and in tests and benchmarks.
 PROGRAM, TESTS = (500, 50), (600, 80)
-# What may be longer, and why.
+# Functions and files that may be longer, and why.
 LONGER = {
     "src/deck/effects.cpp": "the table of keys that may have no effect",
     "src/deck/schema.cpp": "the table of all keys",
@@ -82,7 +82,7 @@ def too_long(path, text):
 
 
 def unformatted(paths):
-    """What clang-format would change; None if there is no clang-format 14."""
+    """The changes that clang-format would make; None if there is no clang-format 14."""
     try:
         version = subprocess.run(["clang-format", "--version"], stdout=subprocess.PIPE, text=True).stdout
     except FileNotFoundError:

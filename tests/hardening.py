@@ -9,7 +9,7 @@ def readelf(option, path):
 
 
 def faults(path):
-    """What a binary lacks."""
+    """The protections that a binary lacks."""
     called = set(re.findall(r" UND (\w+)", readelf("--dyn-syms", path)))
     found = {
         "BIND_NOW (-z now)": re.search(r"\bBIND_NOW\b|FLAGS_1\b.*\bNOW\b", readelf("--dynamic", path)),

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 
-# What else opens: the call, and why it may.
+# Other calls that open files, and why they may.
 ALLOWED = {
     "src/util/input_file.cpp": ("open", "the one place"),
     "src/checkpoint/directory/files.cpp": ("openat", "files in an open folder: no link, no pipe, texts have a limit"),

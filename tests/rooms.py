@@ -47,7 +47,7 @@ def files(root):
 
 
 def module_of(path, highest):
-    """Of a file under src or include/espalier."""
+    """The module of a file under src or include/espalier."""
     parts = path.split(os.sep)
     depth = 1 if parts[0] == "src" else 2
     return parts[depth] if len(parts) > depth + 1 else highest

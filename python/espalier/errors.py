@@ -1,4 +1,4 @@
-"""What this package raises. `status` is the exit status of `espalier-runs`; it means what it means for `espalier`."""
+"""The errors of this package. `status` is the exit status of `espalier-runs`; it means what it means for `espalier`."""
 from __future__ import annotations
 
 import difflib

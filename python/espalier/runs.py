@@ -115,7 +115,7 @@ def _starts(run: Metrics) -> Iterator[str]:
 
 
 def _events(run: Metrics) -> List[str]:
-    """What is out of the ordinary."""
+    """Warnings and other unusual events."""
     lines = []
     for event in run.events:
         kind = event["event"]

@@ -164,7 +164,7 @@ class _Shown:
         self._run = self._wandb.init(project=self._options.project, entity=self._options.entity, id=self._id(),
                                      name=name, group=name, dir=self._options.dir, resume="allow",
                                      mode="offline" if self._options.offline else None, config=self._config)
-        # Of a W&B run that is resumed: its steps up to this one are there.
+        # A W&B run is resumed: its steps up to this one are there.
         self._last = int(getattr(self._run, "starting_step", 0) or 0)
 
     def _take_event(self, line: Dict[str, Any]) -> None:
@@ -187,7 +187,7 @@ class _Shown:
             return parse_deck(file.read(), path)
 
     def _alert(self, line: Dict[str, Any]) -> None:
-        """What goes wrong while this looks, but not what went wrong before."""
+        """The warnings that come while this looks, but no earlier ones."""
         kind = line.get("event")
         if kind in ALERTS and line.get("time", 0) >= self._began:
             step = f"step {line['step']}: " if "step" in line else ""
@@ -196,7 +196,7 @@ class _Shown:
 
 
 def _key(start: Dict[str, Any]) -> str:
-    """Of the first start of a run: its time and what it trains, wherever its folder is now."""
+    """The first start of a run: its time and what it trains, wherever its folder is now."""
     fields = [start.get(name) for name in ("time", "deck", "data_fingerprint", "parameters")]
     return hashlib.sha256(repr(fields).encode()).hexdigest()[:12]
 

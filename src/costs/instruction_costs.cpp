@@ -128,7 +128,7 @@ InstructionCost InstructionCosts::Collective(const Op& op, int64_t wire_bytes) c
   return {cost.us, cost.source, place.nodes > 1 ? Port::kNetwork : Port::kNode};
 }
 
-/// Of n ranks, k experts of a token, drawn independently, are on n (1 - (1 - 1 / n)^k) on average.
+/// The k experts of a token, drawn independently, are among n ranks on n (1 - (1 - 1 / n)^k) on average.
 InstructionCost InstructionCosts::Exchange(const Op& op, int64_t wire_bytes) const {
   const GroupPlace place = PlaceOf(program_.mesh, op.Axes(), coordinate_, cluster_.ranks_per_node);
   const double share = 1 - std::pow(1 - 1.0 / place.ranks, experts_per_token_);

@@ -46,7 +46,7 @@ int64_t SumSquares(const LocalOp& op) {
 }
 int64_t Clip(const LocalOp&) { return kClipBytes; }
 
-/// Of one scale per rank the maxima of parts; of columns with scales of their own the same per column. Rows need none.
+/// With one scale per rank, the maxima of parts; with a scale per column, the same per column. Rows need none.
 /// Each expert's weight has its own.
 int64_t Quantize(const LocalOp& op) {
   const QuantizeSpec spec = QuantizeSpecOf(op.op.attributes);
@@ -113,8 +113,8 @@ AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank) {
           results, BackwardMethodOf(op.op.attributes.TextOr("backward", "parts")),       dropout};
 }
 
-/// What cuDNN's attention needs, if it takes the call, on the rank that needs most, since all ranks run one program.
-/// Our own attention kernels need nothing.
+/// The workspace of cuDNN's attention, if it takes the call, on the rank that needs most, since all ranks run one
+/// program. Our own attention kernels need nothing.
 template <int64_t (*kBytes)(const AttentionInBlocks&)>
 int64_t Attention(const LocalOp& op) {
   int64_t most = 0;

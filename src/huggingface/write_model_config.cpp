@@ -234,7 +234,7 @@ void AddExperts(const Deck::Model& m, const std::string& architecture, ordered_j
   config["output_router_logits"] = false;
   if (!qwen) return;
   if (qwen2) config["shared_expert_intermediate_size"] = e.shared_ffn_dim;
-  // Of the layers that the step makes sparse, those listed are dense.
+  // The listed layers are dense, although the step would make them sparse.
   const int64_t step = (e.first_layer + 1) % e.every == 0 ? e.every : 1;
   std::vector<int64_t> listed = DenseLayers(m);
   std::erase_if(listed, [&](int64_t layer) { return (layer + 1) % step != 0; });

@@ -1,4 +1,4 @@
-// What the routers of all backends share. Included by nvcc.
+// Arithmetic that the routers of all backends share. Included by nvcc.
 #pragma once
 
 #include <algorithm>

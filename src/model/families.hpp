@@ -5,7 +5,7 @@
 
 namespace espalier {
 
-/// What a graph computes: `tokens` of `batch` sequences.
+/// The work of a graph: `tokens` of `batch` sequences.
 struct Forward {
   int64_t batch, tokens;
   Purpose purpose;

@@ -1,4 +1,4 @@
-// What the deck says of RoPE's frequencies, as attributes of rope_table (RopeRule in src/kernels/arithmetic.hpp).
+// The deck's settings of RoPE's frequencies, as attributes of rope_table (RopeRule in src/kernels/arithmetic.hpp).
 #pragma once
 
 #include "espalier/deck/deck.hpp"

@@ -1,5 +1,5 @@
-// What all families share: embedding, layers and head in this order, the initial distributions of the weights, and the
-// head itself. A family derives from it and writes its own embedding, layer and norm.
+// The part that all families share: embedding, layers and head in this order, the initial distributions of the weights,
+// and the head itself. A family derives from it and writes its own embedding, layer and norm.
 #pragma once
 
 #include "builder.hpp"

@@ -69,7 +69,7 @@ void AttentionGradient(GradientBuilder& g) {
   g.Emit(OpKind::kAttentionGrad, inputs, g.ForwardAttributes(), {0, 1, 2});
 }
 
-/// Of a square of queries and keys, those with query - key <= distance.
+/// The number of pairs in a square of queries and keys with query - key <= distance.
 double PairsWithin(double chunk, double distance) {
   const double x = std::clamp(distance, -chunk, chunk);
   return x < 0 ? (chunk + x) * (chunk + x) / 2 : chunk * chunk - (chunk - x) * (chunk - x) / 2;

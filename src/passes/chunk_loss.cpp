@@ -75,7 +75,7 @@ class LossChunker {
 
   static bool MakesWeightGradient(const Op& op) { return op.kind == OpKind::kMatmul && op.role == Role::kW; }
   static bool MakesInputGradient(const Op& op) { return op.kind == OpKind::kMatmul && op.role == Role::kB; }
-  /// Of scoring: the numbers of each token, which chunks write to their places.
+  /// For scoring: the numbers of each token, which chunks write to their places.
   bool IsResult(int value) const { return std::ranges::count(graph_.results, value) > 0 && !IsScalar(value); }
   bool IsScalar(int value) const { return graph_.value(value).type.shape.empty(); }
   /// Each chunk adds its part.

@@ -59,7 +59,7 @@ class Coalescer {
     return {op.kind, op.Axes(), op.role, layer, op.chunk, value.type.dtype, maximum, value.frequency};
   }
 
-  /// Of gradients that all microbatches have added to.
+  /// For gradients that all microbatches have added to.
   bool ReducesSums(const Op& op) const {
     return op.role == Role::kS && IsCollective(op.kind) && graph_.value(op.inputs[0]).kind == ValueKind::kAccumulator;
   }

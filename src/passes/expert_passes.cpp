@@ -119,7 +119,7 @@ class ExpertPasses {
     graph_.ops.push_back(std::move(op));
     return copies_.at(value);
   }
-  /// What backward reads instead of a value that it recomputes.
+  /// The value that backward reads instead of one that it recomputes.
   int Recomputed(int value, Role role) const {
     const int again = role == Role::kF ? -1 : graph_.FindOrNone(RecomputedName(graph_.value(value).name));
     return again < 0 ? value : again;

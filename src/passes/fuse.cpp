@@ -95,7 +95,7 @@ class Fuser {
     *max = {};
   }
 
-  /// Of the sum and its maximum only this gradient may read the logits after it.
+  /// After the sum and its maximum only this gradient may read the logits.
   void GradientIntoSum(int at) {
     Op& gradient = graph_.op(at);
     const int logits = gradient.inputs[0], producer = graph_.value(gradient.inputs[2]).producer;

@@ -17,7 +17,7 @@
 namespace espalier {
 namespace {
 
-/// What the weight gradient of a norm reads of the inputs of its input gradient, by index.
+/// The inputs of a norm's input gradient that its weight gradient reads too, by index.
 struct Pair {
   OpKind weight, both;
   std::vector<size_t> shared;

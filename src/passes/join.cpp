@@ -271,7 +271,7 @@ class Joiner {
     graph_.op(backward.op).outputs = {gradient};
     if (!backward.inputs.ropes.empty()) {
       const int rotated = AddJoined(InputsOf(inputs, 0));
-      // Of all gradients at once: right where they are made.
+      // For all gradients at once: right where they are made.
       after_[backward.op] = RotationOf(backward.inputs, gradient, rotated);
       Erase(backward.inputs.ropes);
       gradient = rotated;
@@ -308,7 +308,7 @@ class Joiner {
     SetColumns(rope.attributes, columns_);
     return rope;
   }
-  /// What the matmul of the joined gradients makes: the sum itself if that has no other terms, else its first term.
+  /// The result of the matmul of the joined gradients: the sum itself if that has no other terms, else its first term.
   int TakeFromSum(const Ids& terms, int at) {
     Op& sum = graph_.op(at);
     std::erase_if(sum.inputs, [&](int v) { return v != terms[0] && std::ranges::count(terms, v) > 0; });

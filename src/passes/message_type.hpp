@@ -12,7 +12,7 @@ namespace espalier {
 
 inline constexpr std::string_view kMessageType = "message";
 
-/// Of a reshard that reduces a gradient. Empty for fp32, in which gradients are made.
+/// The type of a reshard that reduces a gradient. Empty for fp32, in which gradients are made.
 inline Attributes GradientMessages(const Deck& deck) {
   Attributes attributes;
   if (deck.parallel.reduce_dtype != Dtype::kF32)

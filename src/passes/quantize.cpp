@@ -190,8 +190,8 @@ class Quantizer {
         op.attributes.numbers.insert(*number);
   }
 
-  /// What role P quantizes comes right after the op that makes it, so that its bf16 value is dead where nothing else
-  /// reads it; a state comes first.
+  /// A quantization of role P comes right after the op whose result it reads, so that its bf16 value is dead where
+  /// nothing else reads it; a state comes first.
   void PlacePrepared(std::vector<Op>& ops) {
     const auto place = [&](int value) {
       const auto found = prepared_.find(value);

@@ -75,7 +75,7 @@ Posting PostingOf(const Compilation& c) { return c.device == DeviceKind::kCuda ?
 
 }  // namespace
 
-/// What the programs of all ranks of a compilation have in common.
+/// The parts that the programs of all ranks of a compilation have in common.
 struct ProgramMaker::Common {
   explicit Common(const Compilation& compilation)
       : c(compilation),
@@ -156,7 +156,7 @@ class Emitter {
     }
   }
   bool IsDone(int op) const { return common_.early.inputs[op] > 0 && missing_[op] == 0; }
-  /// Of a kernel of S that reads nothing but reduced gradients: the last of their messages. Else the end.
+  /// The last message of the reduced gradients that a kernel of S reads, if it reads nothing else. Else the end.
   int ReadyAfter(int id) const {
     const Op& op = graph_.op(id);
     int last = op.role == Role::kS && !IsCommunication(op.kind) && !op.inputs.empty() ? 0 : Position();

@@ -1,4 +1,4 @@
-// What the planners of programs ask of a graph again and again, found once for all ranks.
+// Facts of a graph that the planners of programs ask for again and again, found once for all ranks.
 #pragma once
 
 #include <cstdint>

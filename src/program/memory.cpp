@@ -73,7 +73,7 @@ class MemoryPlanner {
     MemoryClass memory_class;
     int next;  // in the list of those that are freed after the same instruction
   };
-  /// Of the collectives of role S on a lane.
+  /// For the collectives of role S on a lane.
   struct SharedWorkspace {
     int64_t bytes = 0;    // of the largest
     int64_t offset = -1;  // -1: before the first
@@ -139,7 +139,7 @@ class MemoryPlanner {
     return v.chunk == kAllChunks || program_.stage_of_chunk[v.chunk] == program_.stage;
   }
 
-  /// What all programs of a deck have at the same offsets: parameters and caches. Then what training alone has.
+  /// Buffers that all programs of a deck have at the same offsets: parameters and caches. Then those of training alone.
   enum class Tier : uint8_t { kParameters, kCaches, kOtherStates, kOfProgram };
   Tier TierOf(int id) const {
     const ValueKind kind = graph_.value(id).kind;

@@ -49,7 +49,7 @@ std::vector<Compilation> CompileAll(const Deck& deck, int ranks) {
   return compilations;
 }
 
-/// What a plan states of a program.
+/// The figures of a program in a plan.
 struct ProgramFacts {
   int64_t peak_bytes = 0, host_bytes = 0;  ///< of all programs of a run
   std::vector<std::pair<std::string, MessageCount>> messages;

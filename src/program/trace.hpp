@@ -1,4 +1,5 @@
-// What the world checker reads of each program: its communication, by communicator, by peer and in the order of issue.
+// The part of each program that the world checker reads: its communication, by communicator, by peer and in the order
+// of issue.
 #pragma once
 
 #include <functional>
@@ -19,7 +20,7 @@ struct Event {
 
 size_t HashOf(const std::vector<Event>& events);
 
-/// What is read of an op's attributes, once for all instructions.
+/// An op's attributes as they are read, once for all instructions.
 struct OpTraits {
   OpKind kind = OpKind::kNone;
   AxisSet axes;   ///< of collectives, ring shifts and gathers of scalars

@@ -1,5 +1,5 @@
-// What each member of a communication op sends and receives, from the types alone: the source box of one member
-// intersected with the target box of another.
+// The boxes that each member of a communication op sends and receives, from the types alone: the source box of one
+// member intersected with the target box of another.
 #include <algorithm>
 
 #include "espalier/graph/local_range.hpp"

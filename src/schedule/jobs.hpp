@@ -1,4 +1,4 @@
-// What the schedules are built from.
+// The parts that schedules are built from.
 #pragma once
 
 #include <initializer_list>

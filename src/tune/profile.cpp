@@ -99,7 +99,7 @@ class MemoryReader {
     const Type& type = graph_.value(value).type;
     return Volume(LocalShape(type, mesh_, {})) * SizeOf(type.dtype);
   }
-  /// Of a microbatch of one sequence.
+  /// For a microbatch of one sequence.
   int64_t RowBytes(int value) const { return BytesOf(value) / micro_; }
   bool OfMicrobatch(int value) const {
     const Value& v = graph_.value(value);
@@ -132,7 +132,7 @@ class MemoryReader {
       }
     }
   }
-  /// Of a master or its copy, whichever the layer reads.
+  /// Bytes of a master or its copy, whichever the layer reads.
   ParameterShape ShapeOf(int weight, int layer) const {
     const Value& value = graph_.value(weight);
     const int state = value.kind == ValueKind::kCache ? graph_.Find(StateName(value.name)) : weight;
@@ -215,7 +215,7 @@ class MemoryReader {
     }
     profile_.memory[part].extra = std::max<int64_t>(0, most - profile_.memory[part].kept);
   }
-  /// What forward kept for the part, by the op that reads it last.
+  /// The values that forward kept for the part, by the op that reads it last.
   std::map<int, std::vector<int>> KeptBy(Part part, int64_t& bytes) const {
     std::map<int, std::vector<int>> dying;
     for (size_t v = 0; v < last_read_.size(); ++v) {

@@ -21,7 +21,7 @@ struct ParameterShape {
   Shape local = {};                       ///< its shape
   bool in_backward = true;                ///< backward of the same part reads the weight; that of an embedding does not
   std::vector<int64_t> state_bytes = {};  ///< of an element of the master and of each of the optimizer's states
-  /// Of experts: how many ranks of dp_shard have other experts, and whether those of cp have.
+  /// For experts: how many ranks of dp_shard have other experts, and whether those of cp have.
   int64_t shared_dp = 1;
   bool shared_cp = false;
   int64_t Elements() const { return Volume(local); }
@@ -47,7 +47,7 @@ struct PartMemory {
   bool done_in_forward = false;  ///< of the head: both gradients of its matmul are made in forward (loss.chunks)
 };
 
-/// What one pass of a microbatch through a part takes in forward, backward, or W alone.
+/// The time of one pass of a microbatch through a part in forward, backward, or W alone.
 struct PartTime {
   double us = 0;  ///< kernels and exposed communication
   ByCommAxis<double> exposed_us{};

@@ -1,4 +1,4 @@
-"""What checkpoints and watching cost, each beside its bare twin in the same run: python3 tests/bench/checkpoint.py
+"""The cost of checkpoints and of watching, each beside its bare twin in the same run: python3 tests/bench/checkpoint.py
 BUILD [PAIRS [DIR [MEGABYTES]]].
 
 A state of 1,000 MB on one rank and on two, in DIR (a temporary folder), PAIRS pairs (9) that follow one another

@@ -1,4 +1,4 @@
-// What saving, loading and the copy of a state cost, each beside the same bytes moved barely, for
+// The cost of saving, loading and copying a state, each beside the same bytes moved barely, for
 // tests/bench/checkpoint.py:
 //   [mpirun -n RANKS] checkpoint_bench DIR MEGABYTES PAIRS
 // The state is that of a model of square matrices, cut over dp_shard. Each rank writes and reads one bare file in DIR,
@@ -92,7 +92,7 @@ class Bench {
     number % 2 == 0 ? one() : other();
     number % 2 == 0 ? other() : one();
   }
-  /// Of the slowest rank.
+  /// The time of the slowest rank.
   double Slowest(double seconds) { return static_cast<double>(world_.Max(static_cast<int64_t>(seconds * 1e9))) / 1e9; }
   double Seconds(const std::function<void()>& work) {
     world_.Barrier();

@@ -34,7 +34,7 @@ def counted(count, thing):
 
 
 class Run:
-    """What a run printed, by label, and what it wrote."""
+    """The printed lines of a run, by label, and the files that it wrote."""
 
     def __init__(self, folder, ranks, overrides):
         self.folder, self.ranks, self.overrides = folder, ranks, ["run.device=cpu", *overrides]
@@ -179,7 +179,7 @@ def check_all(checks, name, run, layers=4, family="llama", micro=1):
 
 
 def check_data(checks, name, run, file, steps, sequences):
-    """Of one file without a ramp: bytes are tokens, and a sample has one token more than it predicts."""
+    """For one file without a ramp: bytes are tokens, and a sample has one token more than it predicts."""
     tokens = os.path.getsize(file)
     samples = (tokens - 1) // SEQ_LEN
     epochs = steps * sequences / samples

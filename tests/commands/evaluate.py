@@ -98,7 +98,7 @@ def read_logits(path):
 
 
 def equals_sample_and_validation(checks, folder):
-    """Of a run on bytes: the logits of another program, and the loss that training reports on whole windows."""
+    """For a run on bytes: the logits of another program, and the loss that training reports on whole windows."""
     text = folder / "text.txt"
     text.write_bytes(pathlib.Path(ROOT, "tests", "oracle", "data", "text.txt").read_bytes()[:8 * WINDOW + 1])
     metrics = train(str(folder / "run"), 1, [f"data.paths=['{text}']", f"data.validation=['{text}']", "run.steps=3",

@@ -1,4 +1,4 @@
-"""What newcomers type in their first hour, as they type it. Each command succeeds, or its error names a remedy that
+"""Commands of a newcomer's first hour, as newcomers type them. Each command succeeds, or its error names a remedy that
 succeeds when it is typed literally.
 
     first_hour.py          everything

@@ -22,7 +22,7 @@ def read(folder, name):
 
 
 def differences(one, other):
-    """What is between the numbers must be equal, and numbers nearly so. Returns what is not, at most a few."""
+    """The text between the numbers must be equal, and numbers nearly so. Returns the differences, at most a few."""
     if NUMBER.split(one) != NUMBER.split(other):
         return ["other words or shapes"]
     pairs = zip(NUMBER.findall(one), NUMBER.findall(other))

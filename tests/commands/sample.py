@@ -115,7 +115,7 @@ def stops(checks, folder, run):
                 f"--stop ends at the end of a text: {with_names} {stopped}")
 
 
-# What attention and positions depend on; tests/decks/small.toml has grouped heads and 24 tokens.
+# Models with different attention and positions; tests/decks/small.toml has grouped heads and 24 tokens.
 GPT2 = ["model.family=gpt2", "model.kv_heads=4", "model.tie_embeddings=true"]
 MODELS = {
     "grouped heads": [],
@@ -160,7 +160,7 @@ def sampled(run, file, ids, tokens):
 
 
 def difference(a, b):
-    """Of rows of logits, relative to the largest."""
+    """The largest difference between rows of logits, relative to the largest."""
     assert len(a) == len(b) and a
     return max(abs(x - y) for p, q in zip(a, b) for x, y in zip(p, q)) / max(abs(x) for p in a for x in p)
 

@@ -26,7 +26,7 @@ def environment(**variables):
 
 
 def in_terminal(words, variables=()):
-    """What a command writes to a terminal of COLUMNS columns, as the terminal gets it but for the line ends."""
+    """The output of a command to a terminal of COLUMNS columns, as the terminal gets it but for the line ends."""
     main, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
     run = subprocess.Popen(words, env=environment(**dict(variables)), stdin=subprocess.DEVNULL, stdout=side,

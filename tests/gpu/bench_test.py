@@ -12,7 +12,7 @@ MODELS = {
     "grouped heads": [], "tied": ["model.tie_embeddings=true"],
     "equal heads, several samples at once": ["model.kv_heads=4", "batch.micro=4"]
 }
-# What the training needs to be the same in both; the clip and the decay are on.
+# Settings that must be the same in both; the clip and the decay are on.
 KEYS = ["run.device=cpu", "data.shuffle=false", "checkpoint.at_start=true", f"run.steps={STEPS}", "lr.warmup_steps=2"]
 
 

@@ -26,7 +26,7 @@ Unpack() {
     cp -a "$gpu_prefix/lib/." "$gpu_prefix/usr/lib/"
     rm -r "${gpu_prefix:?}/lib"
   fi
-  # What Debian's packages link as they are installed.
+  # The links that Debian's packages make as they are installed.
   ln -sf orterun "$gpu_prefix/usr/bin/mpirun"
   ln -sf pkgconf "$gpu_prefix/usr/bin/pkg-config"
   echo "$newest" >"$gpu_prefix/unpacked"

@@ -37,7 +37,7 @@ UsePrefix() {
   export PMIX_MCA_mca_base_component_show_load_errors=0
 }
 
-# What Python programs of the machine ran with before: their libraries must not become the prefix's.
+# The paths with which Python programs of the machine ran before: their libraries must not become the prefix's.
 export ESPALIER_HOST_LIBRARY_PATH=${ESPALIER_HOST_LIBRARY_PATH-${LD_LIBRARY_PATH:-}}
 if [[ -d $gpu_pack/include ]]; then Prepend CPATH "$gpu_pack/include"; fi
 if [[ -d $gpu_prefix ]]; then UsePrefix; fi

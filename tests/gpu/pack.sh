@@ -15,7 +15,7 @@ most_bytes=$((60 << 20))
 
 "$root/jobscripts/install_packages.sh"
 
-# What the build reads: the libraries of packages.txt, but for a benchmark's. And what the programs load, for which dpkg
+# The build's inputs: the libraries of packages.txt, but for a benchmark's. And what the programs load, for which dpkg
 # is asked.
 mapfile -t development < <(sed -n 's/^\([^ ]*-dev\) .*/\1/p' "$root/packages.txt" |
   grep -v -e '^libdnnl-dev$' -e '^libboost-context-dev$')
@@ -61,7 +61,7 @@ CudaHeaders() {
   cp -r "$root"/build-deps/cudnn_frontend/include/* "$pack/include"
 }
 
-# What git would carry, and .gpu/.
+# The files that git would carry, and .gpu/.
 Bytes() {
   (cd "$root" && { git ls-files -z --cached --others --exclude-standard && find .gpu -type f -print0; } |
     xargs -0 stat -c %s 2>/dev/null | awk '{ n += $1 } END { print n + 0 }')

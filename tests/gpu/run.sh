@@ -89,7 +89,7 @@ layouts=("2x1x2x1x2 fp32" "1x1x1x2x1 fp32 context=ring" "1x1x1x4x1 fp32 context=
 # Matmuls are the library's kernels, and tests of many large ones take minutes under a sanitizer.
 slow_under_sanitizers='*Matmul*:*Muon*:*HundredsOfTensors*:*OfFrequentTokens*'
 
-# What a part runs, into `command`, and the programs that it needs.
+# Puts the command of a part into `command`, and the programs that it needs.
 Choose() {
   programs=()
   case $1 in

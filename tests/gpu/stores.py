@@ -1,4 +1,4 @@
-"""What nvcc has made of the kernels' stores: packs of elements are written in one instruction, not element by element,
+"""The machine code of the kernels' stores: packs of elements are written in one instruction, not element by element,
 which costs as many times the traffic and shows in no result. Reads the machine code of LIBRARY (or object files), so it
 needs no GPU; without cuobjdump: skipped."""
 import collections, re, shutil, subprocess, sys

@@ -63,7 +63,7 @@ class Cluster:
                                 stdin=subprocess.DEVNULL, cwd="/", start_new_session=True)
 
     def words_of(self, job):
-        """What the scheduler executes of a submitted job."""
+        """The part of a submitted job that the scheduler executes."""
         if self.kind == "pbs":
             return job[job.index("--") + 1:]
         return job[job.index(self.script):]

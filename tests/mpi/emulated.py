@@ -169,7 +169,7 @@ def check_layouts(checks, home):
 
 
 def check_experts(checks, home):
-    """What routers do: loads by layer, which come from both stages, and entropies. Two ranks share the experts."""
+    """Figures of routers: loads by layer, which come from both stages, and entropies. Two ranks share the experts."""
     environment(ESPALIER_EMULATED_GPUS="4")
     for scores in ("softmax", "sigmoid"):
         keys = [*BASE, "experts.count=8", "experts.per_token=3", "experts.ffn_dim=24", f"experts.scores={scores}",

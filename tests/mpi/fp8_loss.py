@@ -10,7 +10,7 @@ FP8 = ["precision.matmul=fp8"]
 RUNS = {"bf16": [], "fp8, scales by tensor": FP8, "fp8, scales by row": [*FP8, "precision.fp8_scaling=row"]}
 MODELS = {"dense": [], "experts": ["experts.count=8", "experts.per_token=2", "experts.ffn_dim=192",
                                    "experts.balance_loss=0.01"]}
-# What the matmuls of experts alone add.
+# The settings that the matmuls of experts alone add.
 OF_EXPERTS = {"fp8 but for experts": [*FP8, "precision.bf16_matmuls=['lm_head.weight','*.experts.*']"]}
 
 

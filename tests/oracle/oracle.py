@@ -1,4 +1,4 @@
-"""What the oracle scripts share: Hugging Face's model for a deck, formula weights, tokens, learning rate, AdamW."""
+"""Shared by the oracle scripts: Hugging Face's model for a deck, formula weights, tokens, learning rate, AdamW."""
 import copy
 import fnmatch
 import glob
@@ -59,7 +59,7 @@ def build_gpt2(m):
 
 
 def rope_parameters(m):
-    """What transformers calls rope_parameters, of a deck's [model]."""
+    """The rope_parameters of transformers for a deck's [model]."""
     kind = m.get("rope_scaling", "none")
     parameters = {"rope_type": "default" if kind == "none" else kind, "rope_theta": m.get("rope_theta", 500000.0)}
     if kind != "none":
@@ -81,7 +81,7 @@ def rope_parameters(m):
 
 
 def rotary_config(m):
-    """What the configurations of all architectures with rotary positions have in common."""
+    """The keys that the configurations of all architectures with rotary positions have in common."""
     return dict(
         vocab_size=m["vocab"], hidden_size=m["dim"], intermediate_size=m["ffn_dim"], num_hidden_layers=m["layers"],
         num_attention_heads=m["heads"], num_key_value_heads=m.get("kv_heads", m["heads"]),

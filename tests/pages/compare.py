@@ -86,7 +86,7 @@ def is_near(mine, theirs):
 
 
 class Pattern:
-    """What a documented line allows: matches(text) of a line that a command of this kind printed."""
+    """The rule of a documented line: matches(text) of a line that a command of this kind printed."""
 
     def __init__(self, documented, measured, columns=()):
         self.near = []

@@ -124,7 +124,7 @@ def printed(group, tasks):
 
 
 def compare_page(page, groups, tasks):
-    """What differs from the documented outputs."""
+    """The differences from the documented outputs."""
     for group in groups:
         lines = printed(group, tasks)
         if group.output is None or lines is None:

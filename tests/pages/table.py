@@ -1,4 +1,4 @@
-"""What the test does with commands that do not run as they are written: the whole list, with reasons.
+"""The treatment of commands that do not run as they are written: the whole list, with reasons.
 
 A pattern is a regular expression that must match the whole command, with single spaces. Every row must be of use to
 some page. A command in no list runs as it is written.
@@ -73,7 +73,7 @@ PLACEHOLDERS = [
 
 ONE_RANK = f"{TINY} parallel.pp=1 parallel.dp_shard=1 parallel.tp=1"
 
-# What a page takes as given: (page, the command that makes it).
+# Files that a page takes as given: (page, the command that makes them).
 GIVEN = [
     ("README.md", "cp doc/metrics.md my.txt"),
     ("README.md|doc/(tokenize|data|evaluate).md", "mkdir -p gpt2 my_texts && cp tests/data/tokenizer.json gpt2/ && "

@@ -73,7 +73,7 @@ def first_stage(m, times, keys):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         chunks = m.stages * m.chunks
         schedule = ["pipeline.schedule=interleaved", f"pipeline.chunks={m.chunks}"] if m.chunks > 1 else []
-        # What is in flight does not depend on the number of microbatches, once there are as many as stages.
+        # The work in flight does not depend on the number of microbatches, once there are as many as stages.
         microbatches = 2 * m.stages if m.stages > 1 else 1
         done = launch(1, [
             "plan", DECK, "--ranks", str(m.tensor * m.stages), "--json", out.name, f"model.layers={times * m.layers}",

@@ -1,4 +1,4 @@
-"""What each switch of communication hides: as `espalier simulate` predicts it, and as runs that wait measure it.
+"""The communication that each switch hides: as `espalier simulate` predicts it, and as runs that wait measure it.
 
 For each switch a layout in which it matters, with the switch off and on:
   the program of rank 0 changes, and the predicted hidden share of the axis rises by at least the points of the table;
@@ -69,7 +69,7 @@ ROWS = [
 
 
 def share(figures, axis):
-    """Of the communication of an axis that is hidden, in percent."""
+    """The hidden share of an axis's communication, in percent."""
     hidden, exposed = figures["hidden_ms"][axis], figures["exposed_ms"][axis]
     return 100 * hidden / (hidden + exposed)
 

@@ -67,7 +67,7 @@ class Row:
         return [f"{key}={value}" for key, value in keys.items()]
 
     def simulate(self):
-        """What `espalier simulate` says, as a dictionary."""
+        """The figures of `espalier simulate`, as a dictionary."""
         with tempfile.NamedTemporaryFile(suffix=".json") as out:
             cluster = os.path.join(FOLDER, self.stack + ".toml")
             done = launch(1, ["simulate", os.path.join(FOLDER, "gpt2.toml"), *self.settings(), "--ranks",
@@ -146,7 +146,7 @@ class Experts:
             return json.load(out)
 
     def error(self):
-        """Of the step's time. Megatron-Core counted the flops of whole squares of scores."""
+        """MFU from the step's time. Megatron-Core counted the flops of whole squares of scores."""
         figures = self.simulate()
         predicted = figures["mfu_full"] * figures["peak_tflops"]
         print(f"  {self.name:40} {self.tflops:5.0f} TFLOP/s published, {predicted:5.0f} predicted: "

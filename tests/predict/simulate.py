@@ -1,4 +1,4 @@
-"""What `espalier simulate` says of small decks: peaks of the layout matrix, figures that agree with each other and with
+"""`espalier simulate` on small decks: peaks of the layout matrix, figures that agree with each other and with
 the plan, files, errors, and that equal inputs give equal bytes.
 
     simulate.py            everything
@@ -324,7 +324,7 @@ def gpus(checks):
 
 
 def hidden_share(figures):
-    """Of dp, over all ranks that the figures name."""
+    """The sum for dp, over all ranks that the figures name."""
     hidden, exposed = (sum(rank[key]["dp"] for rank in figures["by_rank"]) for key in ("hidden_ms", "exposed_ms"))
     return hidden / (hidden + exposed)
 

@@ -117,7 +117,7 @@ def check_layouts(checks):
 
 
 def check_program(checks):
-    """What waits is what would run on the cluster's GPUs."""
+    """The waiting programs are the ones that would run on the cluster's GPUs."""
     lines = {device: launch(1, ["plan", DECK, "--ranks", "2", "--program", "1", f"run.device={device}",
                                 *here(layout(pp=2, more=["model.layers=2", "batch.global=2"]))]).stdout
              for device in ("sleep", "cuda", "cpu")}

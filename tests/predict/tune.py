@@ -1,4 +1,4 @@
-"""What `espalier tune` finds for small decks on 8 and 16 GPUs: a ranking that agrees with plan and simulate, a deck to
+"""`espalier tune` on small decks on 8 and 16 GPUs: a ranking that agrees with plan and simulate, a deck to
 include, and errors. Every search is kept small by --fix.
 
     tune.py            everything

@@ -177,7 +177,7 @@ def slices(checks):
 
 
 def missing_files(checks):
-    """What is in the files that are left can be read."""
+    """The files that are left can be read."""
     shutil.copytree(espalier.open_checkpoint("runs/eight").path, "partial")
     whole = espalier.open_checkpoint("runs/eight")["parameters/model.embed_tokens.weight"][...]
     tensor = espalier.open_checkpoint("partial")["parameters/model.embed_tokens.weight"]

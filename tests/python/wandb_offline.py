@@ -33,7 +33,7 @@ def name_of(item):
 
 
 def read_back(folder):
-    """Of the only run in the folder: its settings, rows by step, summary and configuration."""
+    """The only run in the folder: its settings, rows by step, summary and configuration."""
     from wandb.proto import wandb_internal_pb2
     found = glob.glob(os.path.join(folder, "wandb", "offline-run-*", "*.wandb"))
     run, rows, summary, config = None, {}, {}, {}

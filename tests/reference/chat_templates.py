@@ -74,7 +74,7 @@ PIECES = [
     "}", "{{ f(1) }}",
     "{{ messages|nofilter }}", "{{ 1 is notest }}", "{{ (1 }}", "{{ 'a'|replace('b') }}", "{% set messages.x = 1 %}",
 ]
-# What Jinja2 knows and Espalier refuses, on purpose: never in silence. One of them comes up with contents that are
+# Templates that Jinja2 takes and Espalier refuses, never in silence. One of them comes up with contents that are
 # lists, which templates without a loop over parts would print as Python writes lists.
 ON_PURPOSE = "letters beyond ASCII"
 REFUSED = ["{% raw %}x{% endraw %}", "{% include 'x' %}", "{{ 'ä'|upper }}", "{{ ['ä'] }}", "{{ 2 ** 3 }}",
@@ -83,7 +83,7 @@ REFUSED = ["{% raw %}x{% endraw %}", "{% include 'x' %}", "{{ 'ä'|upper }}", "{
 
 
 def conversation(draw):
-    """What people and models say, with or without a system message, tools, lists of parts and odd orders."""
+    """Conversations of people and models, with or without a system message, tools, lists of parts and odd orders."""
     words = ["Hello", " there", "\n", "  ", "<tag>", "\"quote\"", "it's", "é", "中文", "😀", "{{ x }}", "a\\b",
              "</think>", "<think>", "1234", "\t", "|", "’"]
     text = lambda: "".join(draw.choice(words) for _ in range(draw.randint(0, 8)))

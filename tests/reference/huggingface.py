@@ -170,7 +170,7 @@ def check_tensors(checks, name, folder, out):
 
 
 def check_logits(checks, name, home, run, out):
-    """Of a prompt at once, and of the tokens that follow it, one by one."""
+    """Logits of a prompt at once, and of the tokens that follow it, one by one."""
     file, prompt = os.path.join(home, f"{name}.safetensors"), [k * k * 31 % 259 for k in range(3, 15)]
     quietly(1, "sample", run, "--ids", " ".join(map(str, prompt)), "--tokens", "21", "--temperature", "1", "--logits",
             file)

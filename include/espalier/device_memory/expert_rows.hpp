@@ -15,8 +15,8 @@ namespace espalier {
 constexpr int64_t DispatchParts(int64_t slots) { return PartsOfSize(slots, 256, 64); }
 constexpr int64_t DispatchBytes(int64_t slots, int64_t experts) { return DispatchParts(slots) * experts * 4; }
 
-/// What `balance` keeps of a token's logits: their maximum, the log of their softmax's denominator, and the factors of
-/// exp(logit - maximum) and of sigmoid(logit) in scores whose sum is 1.
+/// The numbers that `balance` keeps of a token's logits: their maximum, the log of their softmax's denominator, and the
+/// factors of exp(logit - maximum) and of sigmoid(logit) in scores whose sum is 1.
 struct RouterDenominators {
   float max, log_sum, softmax, sigmoid;
 };

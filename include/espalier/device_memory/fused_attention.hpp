@@ -33,7 +33,7 @@ struct AttentionInBlocks {
   BackwardMethod backward = {};
   bool dropout = false;  ///< of probabilities
 
-  /// Of one block, whose rows are counted from its first.
+  /// For one block, whose rows are counted from its first.
   AttentionShape ShapeOf(const AttentionBlock& block) const;
   /// True if there is only one block and cuDNN writes the final results. Otherwise the results of each block are
   /// partial, rounded to bf16, and are merged in fp32, in the order of blocks.
@@ -48,7 +48,7 @@ std::string WhyNotFused(const AttentionInBlocks& call, int major);
 /// True if cuDNN has a kernel. The plan uses the default.
 bool FusedAttentionTakes(const AttentionInBlocks& call, int major = 9);
 
-/// What one call of cuDNN's deterministic backward computes: `batch` sequences and `kv_heads` heads of keys, with the
+/// The work of one call of cuDNN's deterministic backward: `batch` sequences and `kv_heads` heads of keys, with the
 /// heads of queries that see them. Both are divisors; with more than one sequence a call has all heads.
 struct AttentionPart {
   int64_t batch, kv_heads;

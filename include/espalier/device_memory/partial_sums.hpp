@@ -41,7 +41,7 @@ constexpr int64_t MaximaBytes(int64_t n) { return MaximaParts(n) * 4; }
 constexpr int64_t TokenLossParts(int64_t tokens) { return PartsOfSize(tokens, 1024, 128); }
 constexpr int64_t TokenLossBytes(int64_t tokens, int64_t sums) { return sums * TokenLossParts(tokens) * 8; }
 
-/// What the launches of `clip` pass to one another: a scan over the squares of all tensors.
+/// The values that the launches of `clip` pass to one another: a scan over the squares of all tensors.
 struct ClipSquares {
   double sum, first_not_finite;  ///< an index; -1: all are finite
 };

@@ -16,7 +16,7 @@ void InitializeHdf5();
 /// The lock under which this process calls HDF5. Initializes the library on first use.
 std::unique_lock<std::mutex> LockHdf5();
 
-/// What HDF5 says of the call that failed last, on this thread: its innermost message.
+/// HDF5's innermost message about the call that failed last on this thread.
 std::string Hdf5Cause();
 
 [[noreturn]] void FailHdf5(const char* expression);

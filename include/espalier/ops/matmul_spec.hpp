@@ -51,7 +51,7 @@ bool IsQuantizeSpec(std::string_view text);
 
 /// The attribute `spec`; CHECKs that kernels have it.
 MatmulSpec MatmulSpecOf(const Attributes& attributes);
-/// Of a grouped matmul.
+/// The same for a grouped matmul.
 MatmulSpec GroupedSpecOf(const Attributes& attributes);
 QuantizeSpec QuantizeSpecOf(const Attributes& attributes);
 

@@ -38,7 +38,7 @@ struct OpContext {
   Dtype ElementType(int input) const { return inputs[static_cast<size_t>(input)].dtype; }
 };
 
-/// What an op's gradient may do (src/passes/differentiate.cpp).
+/// The actions of an op's gradient (src/passes/differentiate.cpp).
 class GradientBuilder {
  public:
   virtual ~GradientBuilder() = default;
@@ -138,7 +138,7 @@ struct OpDefinition {
   int linear_inputs = 0;
   /// The op adds to its outputs, which are accumulators.
   bool accumulates = false;
-  /// What it makes is differentiated: its first output has the adjoint kSeed.
+  /// Its result is differentiated: its first output has the adjoint kSeed.
   bool is_loss = false;
   /// Output i is input i in its final form: the gradient of the op that made the inputs reads the outputs.
   bool completes = false;

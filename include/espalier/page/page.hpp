@@ -23,7 +23,7 @@ struct MemoryOnPage {
   int64_t arena_bytes = 0;       ///< of the program of this step, holes included
 };
 
-/// What the deck of a run says when it is compiled again.
+/// The figures of a run's deck when it is compiled again.
 struct ProgramsOnPage {
   std::vector<MemoryOnPage> memory;      ///< of the rank of each stage that needs most
   std::vector<int64_t> rank_peak_bytes;  ///< planned, by rank: the largest of all programs of the run

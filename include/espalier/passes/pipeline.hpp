@@ -15,7 +15,7 @@
 
 namespace espalier {
 
-/// What passes may depend on besides the graph.
+/// The settings on which passes may depend besides the graph.
 struct PassContext {
   const Deck& deck;
   Mesh mesh;

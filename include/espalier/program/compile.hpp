@@ -17,7 +17,7 @@
 
 namespace espalier {
 
-/// What the programs of all ranks have in common.
+/// The parts that the programs of all ranks have in common.
 struct Compilation {
   Deck deck;
   Mesh mesh;

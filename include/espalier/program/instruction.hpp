@@ -1,6 +1,6 @@
-// What one rank does in one step: a list of instructions with lanes, waits and byte offsets. The executor runs it and
-// `espalier plan` prints it; neither decides anything. Ranks of one class share a program: rank coordinates enter only
-// through groups (axes), relative peers and the boxes of local shards.
+// The program of one rank for one step: a list of instructions with lanes, waits and byte offsets. The executor runs it
+// and `espalier plan` prints it; neither decides anything. Ranks of one class share a program: rank coordinates enter
+// only through groups (axes), relative peers and the boxes of local shards.
 #pragma once
 
 #include <cstdint>

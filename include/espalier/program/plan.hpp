@@ -1,5 +1,5 @@
-// What is known of a run before it starts, for any number of ranks, in one process: the programs of all classes of
-// ranks, proven to match, and the memory and messages that they need.
+// The facts of a run that are known before it starts, for any number of ranks, in one process: the programs of all
+// classes of ranks, proven to match, and the memory and messages that they need.
 #pragma once
 
 #include <map>

@@ -53,7 +53,8 @@ Schedule DualPipeV(int stages, int microbatches);
 /// Forward only, for evaluation and sampling, with the chunks on the stages that training gives them.
 Schedule ForwardOnly(std::vector<int> stage_of_chunk, int microbatches);
 
-/// What one chunk produces for another, on another stage: one message per microbatch, in the producer's role.
+/// The values that one chunk produces for another, on another stage: one message per microbatch, in the producer's
+/// role.
 struct Link {
   int from = 0, to = 0;  ///< chunks
   Role role = Role::kF;

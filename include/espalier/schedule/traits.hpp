@@ -1,4 +1,4 @@
-// What a pipeline schedule asks of the numbers of stages, chunks and microbatches, by kind. A deck's choice is resolved
+// The numbers of stages, chunks and microbatches that a pipeline schedule allows, by kind. A deck's choice is resolved
 // here once.
 #pragma once
 

@@ -11,7 +11,7 @@ namespace espalier {
 /// Throws UserError: kDeck if the argument has no meaning for the deck, kData if the run has no such loads.
 Routing ReadRouting(const std::string& argument, const Deck& deck, int64_t seed);
 
-/// What a routing means for a deck: the fullest rank of each layer.
+/// The effect of a routing on a deck: the fullest rank of each layer.
 struct FullestRanks {
   double mean = 1, most = 1;  ///< rows relative to balanced routing, over layers
   double beyond = 0;          ///< share of layers in which they exceed experts.buffer, so that a further pass has rows

@@ -38,7 +38,7 @@ float NormOf(const RouterRule& rule, const float* scores, const int32_t* chosen,
   return sum;
 }
 
-/// What the choice is by: without a bias and groups the logits, since scores rise with them.
+/// The numbers by which experts are chosen: without a bias and groups the logits, since scores rise with them.
 template <typename T>
 void ValueRow(const RouteArgs& a, const T* logits, const float* scores, float* values) {
   ForLanes(0, a.experts, [&](int64_t e, auto lanes) {

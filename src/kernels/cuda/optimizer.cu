@@ -11,7 +11,7 @@
 namespace espalier::cuda {
 namespace {
 
-/// Of matrix blockIdx.y.
+/// For matrix blockIdx.y.
 template <int N>
 __global__ void SumSquaresPartials(const float* gradients, int64_t n, double* partials) {
   const float* g = gradients + blockIdx.y * n;

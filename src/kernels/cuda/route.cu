@@ -35,7 +35,7 @@ class Scores {
 
   __device__ float Logit(int64_t e) const { return Widen(logits_[e]); }
   __device__ float Of(int64_t e) const { return rule_.sigmoid ? SigmoidOf(Logit(e)) : expf(Logit(e) - max_) * factor_; }
-  /// What the divisor of weights has besides the chosen scores.
+  /// The part of the weights' divisor besides the chosen scores.
   __device__ float LeastSum() const { return rule_.sigmoid ? kLeastScoreSum : 0.0f; }
 
  private:
@@ -70,7 +70,7 @@ class Choice {
     return WarpReduce(first, LargerOrder{});
   }
 
-  /// What the choice is by: without a bias and groups the logit.
+  /// The number by which experts are chosen: without a bias and groups the logit.
   __device__ float Value(int64_t e) const {
     if ((kept_ >> (e / EachGroup()) & 1) == 0) return -INFINITY;
     return a_.bias != nullptr ? scores_.Of(e) + a_.bias[e] : a_.rule.groups > 1 ? scores_.Of(e) : scores_.Logit(e);

@@ -45,7 +45,7 @@ std::map<std::string, Lines> BarsOf(const HeatRow& row, const Scale& x) {
   return bars;
 }
 
-/// What the script of the page shows while the pointer is over the row.
+/// The text that the page's script shows while the pointer is over the row.
 std::string DataOf(const HeatRow& row, double top, double bottom) {
   std::vector<size_t> columns(row.values.size());
   for (size_t i = 0; i < columns.size(); ++i) columns[i] = i;

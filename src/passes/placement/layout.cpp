@@ -35,7 +35,7 @@ std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   if (dim == "batch") return Chain(kBatchAxes - AxisSet{Axis::kEp}, {Axis::kEp});
   if (dim == "seq") return {Axis::kCp};
   if (dim == "stream") return ((p.sequence_parallel ? kTensorAxes : AxisSet{}) | AxisSet{Axis::kCp}).List();
-  // Of experts: tokens are spread over all ranks; those of ranks that share experts come together.
+  // For experts: tokens are spread over all ranks; those of ranks that share experts come together.
   if (dim == "rows") return (kTensorAxes | AxisSet{Axis::kCp}).List();
   if (dim == "experts") return ExpertAxes(p).List();
   if (dim == "expert_batch") return (kBatchAxes - ExpertAxes(p)).List();

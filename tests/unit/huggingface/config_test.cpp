@@ -154,7 +154,7 @@ TEST_F(ConfigOfExperts, GlmHasDeepSeeksRouter) {
               ElementsAre("partial_rotary_factor = 1.5: cannot be expressed (allowed: above 0, at most 1)"));
 }
 
-/// What DeepSeek-V2-Lite's mscale of 0.707 makes of scores.
+/// The factor of scores that follows from DeepSeek-V2-Lite's mscale of 0.707.
 const double kLiteFactor = std::pow(0.1 * 0.707 * std::log(40.0) + 1, 2);
 
 /// That of DeepSeek-V2-Lite.

@@ -142,7 +142,7 @@ class WeightsOfExperts : public testing::Test {
     if (files > 1) std::ofstream(dir + "/model.safetensors.index.json") << nlohmann::json{{"weight_map", map}};
     return FolderOfWeights(dir);
   }
-  /// What does not fit, after the line that says so.
+  /// The weights that do not fit, after the line that says so.
   Strings Refusal(const std::vector<Stored>& stored) {
     FolderOfWeights weights = Folder(stored);
     try {
@@ -222,7 +222,7 @@ TEST_F(WeightsOfExperts, OfGptOssAreTransposedAndInterleaved) {
       for (int64_t i = 0; i < count; ++i)
         ASSERT_EQ(range[static_cast<size_t>(i)], Value(w, first + i)) << kGptOss[w].name << " " << first + i;
     }
-  // What an export would write of them is in the files again.
+  // The files have what an export would write of them.
   std::map<std::string, std::vector<float>> files;
   for (const ExportUnit& unit : ExportUnits(kGptOss, "GptOssForCausalLM")) {
     ASSERT_EQ(unit.tensors.size(), 1u);

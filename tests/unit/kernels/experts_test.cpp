@@ -44,7 +44,7 @@ TEST_P(Kernels, Route) {
   }
 }
 
-// Of equal logits the lower number is first; 0 and -0 are equal.
+// Among equal logits the lower number is first; 0 and -0 are equal.
 TEST_P(Kernels, RouteOfEqualLogits) {
   OwnedTensor logits = Empty(T(), {2, 3, 45});
   for (int64_t i = 0; i < logits.Count(); ++i) logits.Set(i, i / 45 == 0 ? (i % 2 == 0 ? 0.0 : -0.0) : double(i % 3));
@@ -228,7 +228,7 @@ TEST_P(Kernels, RouterLosses) {
   }
 }
 
-// Of equal logits it is the log of the number of experts, and 0 where one expert has all of the score.
+// For equal logits it is the log of the number of experts, and 0 where one expert has all of the score.
 TEST_P(Kernels, RouterEntropy) {
   for (const Tokens& t : {Tokens{1, 1, 1, 1, 0}, {2, 9, 5, 5, 0}, {3, 131, 7, 2, 0}, {2, 5, 1063, 3, 0}})
     for (const char* scores : {"softmax", "sigmoid"})

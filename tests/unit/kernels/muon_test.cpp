@@ -146,7 +146,7 @@ void CheckEach(const Case& all, std::string_view spec_of_one) {
   }
 }
 
-// Of experts: each matrix by itself, whether matrices are multiples of 16 bytes or not; none, and matrices without
+// For experts: each matrix by itself, whether matrices are multiples of 16 bytes or not; none, and matrices without
 // rows.
 TEST(KernelsMuon, MatmulsOfManyMatrices) {
   Random random;

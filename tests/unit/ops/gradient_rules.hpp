@@ -84,7 +84,7 @@ inline const std::vector<FlopsRule> kFlops = {
      2.0 * 3 * 6 * 30 * 12},
     {"attention_grad head_dim=5 causal=1",
      "bf16[3,5,30] bf16[3,5,10] bf16[3,5,10] bf16[3,5,30] f32[3,6,5] bf16[3,5,30]", 5.0 * 3 * 5 * 30 * 5},
-    // Of the rows that balanced routing fills.
+    // For the rows that balanced routing fills.
     {"grouped_matmul spec=ebsk,enk->ebsn", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]", 2.0 * 13 * 3 * 2 * 7 * 11},
     {"grouped_matmul spec=ebsk,enk->ebsn load=75", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]",
      2.0 * 13 * 3 * 2 * 7 * 11 * 0.75},
@@ -101,7 +101,7 @@ inline const std::vector<FlopsRule> kFlops = {
     {"attention head_dim=5 causal=1 window=9", "bf16[3,5,30] bf16[3,5,10] bf16[3,5,10]", 2.0 * 3 * 5 * 30 * 5},
 };
 
-/// What the partitioner makes of an op on a mesh of 2 along each axis that `inputs` name and of 1 along the others. An
+/// The partitioner's result for an op on a mesh of 2 along each axis that `inputs` name and of 1 along the others. An
 /// input with "w:" is a weight (known once a step). `moved` are the inputs as the op gets them. `asked` is the layout
 /// of output 0, which a weight gradient has of its weight, and rows of experts have
 /// of the model.

@@ -1,4 +1,4 @@
-// What every op makes of its inputs, as text: one row per rule. Extents are odd and distinct, and each dim has the
+// The result of every op for its inputs, as text: one row per rule. Extents are odd and distinct, and each dim has the
 // same extent in all rows:
 //   b 3   s 5   d and k 7   n 11   v (vocabulary) 13   p (table of positions) 17
 //   6 heads of queries and 2 of keys, of 5 elements each
@@ -505,7 +505,7 @@ inline const std::vector<Rule> kOtherRules = {
     {"matmul spec=sk,nk->sn", "bf16[7,11{dp_shard}] bf16[7,11{dp_shard}]", "bf16[7,7]+sum{dp_shard}"},
     {"matmul spec=sk,nk->sn", "bf16[7{dp_shard},7] bf16[7,7]", "bf16[7{dp_shard},7]"},
     {"matmul spec=sk,kn->sn", "bf16[7,7] bf16[7,11{dp_shard}]", "bf16[7,11{dp_shard}]"},
-    // Of experts one by one: on each dim of the matrices as above, and on the one that counts them.
+    // For experts one by one: on each dim of the matrices as above, and on the one that counts them.
     {"muon_direction beta=0.9 nesterov=1", "f32[] f32[] f32[13{ep},11{dp_shard},7{tp}] f32[13{ep},11{dp_shard},7{tp}]",
      "f32[13{ep},11{dp_shard},7{tp}] f32[13{ep},11{dp_shard},7{tp}]"},
     {"sum_squares each=1", "f32[13,11,7]", "f32[13]"},

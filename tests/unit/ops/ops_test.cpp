@@ -295,8 +295,8 @@ Shape StartOf(const Box& box) {
   return start;
 }
 
-/// What a rank holds of a whole tensor: its part; of a sum over n ranks the first holds the whole and n - 1 more, the
-/// others -1 each.
+/// The share of a whole tensor that a rank holds: its part; of a sum over n ranks the first holds the whole and n - 1
+/// more, the others -1 each.
 OwnedTensor PartOf(const OwnedTensor& whole, const Type& type, const Mesh& mesh, const Coordinate& at) {
   const Box box = LocalBox(type, mesh, at);
   OwnedTensor part(type.dtype, ExtentsOf(box), StartOf(box));

@@ -89,7 +89,7 @@ void ForBox(const Box& box, const auto& f) {
   }
 }
 
-/// What the whole tensor holds at an index; `salt` makes another tensor.
+/// The whole tensor's element at an index; `salt` makes another tensor.
 double Whole(const std::vector<int64_t>& index, int salt) {
   int64_t mixed = 17 + salt;
   for (int64_t i : index) mixed = mixed * 31 + i * 7 + 3;
@@ -356,7 +356,7 @@ class Edges {
   Shape shape_;
 };
 
-/// What both ends agree on, and so what no step between them may touch: per dim the leading axes, then the partial
+/// The axes on which both ends agree, which no step between them may touch: per dim the leading axes, then the partial
 /// ones.
 std::string Common(const Placements& a, const Placements& b) {
   Placements common;

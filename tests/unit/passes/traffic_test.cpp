@@ -1,6 +1,6 @@
-// What every rank sends in a step, by group, op and role, against closed forms of the deck's numbers (Korthikanti et
-// al. 2022 for tensor parallelism, Rajbhandari et al. 2020 for sharded states): a redundant gather or reduction fails
-// here.
+// The bytes that every rank sends in a step, by group, op and role, against closed forms of the deck's numbers
+// (Korthikanti et al. 2022 for tensor parallelism, Rajbhandari et al. 2020 for sharded states): a redundant gather or
+// reduction fails here.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -72,7 +72,7 @@ class ClosedForm {
     AxisSet cut;      // by tp
     AxisSet partial;  // over tp
   };
-  /// What shares a message: the parameters of a layer.
+  /// The parameters of a layer share a message.
   struct Parameters {
     std::vector<Tensor> tensors;
     int64_t forward, backward;  // elements used in F and in B
@@ -210,7 +210,7 @@ class ClosedForm {
     const int64_t times = each ? micro_ : 1, size = SizeOf(d_.parallel.reduce_dtype);
     Scatter(kShards, role, times, Sum(p.tensors), size);
     if (each && d_.parallel.zero == 1) Gather(kShards, role, times, Sum(p.tensors), size);
-    // What is a sum over tp alone stays fp32.
+    // A sum over tp alone stays fp32.
     std::map<AxisSet, int64_t> left;
     for (const Tensor& t : p.tensors)
       left[mesh_.Real(AxisSet{Axis::kDpReplicate} | t.partial)] += t.elements / mesh_.GroupSize(kShards);
@@ -364,7 +364,7 @@ TEST_P(Traffic, IsTheClosedFormOnEveryRank) {
   }
 }
 
-/// What is sent for Muon's iterations on weights of experts.
+/// The messages of Muon's iterations on weights of experts.
 std::set<OpKind> SentForExperts(std::vector<std::string> overrides, int ranks) {
   overrides.insert(overrides.end(), {"optimizer.name=muon", "experts.per_token=2", "experts.ffn_dim=20"});
   const Compilation c = Compile(SmallDeck(overrides), ranks, Purpose::kTrain);

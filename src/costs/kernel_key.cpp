@@ -235,6 +235,7 @@ std::vector<int64_t> WidthsOfHeads(const Op& op, const Einsum& einsum, int64_t r
                 d = op.attributes.IntegerOr("value_dim", e), nope = op.attributes.IntegerOr("nope_dim", 0);
   if (op.kind == OpKind::kLatentKeys) return {nope + d, 1, nope + rope, d};
   if (op.kind == OpKind::kLatentKeysGrad) return {nope + rope, d, nope + d, 1};
+  if (op.kind == OpKind::kLatentAttention) return {nope + rope, nope + d, 1, 1, 1, d, 1};
   std::vector<int64_t> widths;
   for (const std::string& dims : AllDims(einsum)) widths.push_back(HasBareHeads(op.kind, widths.size(), dims) ? 1 : e);
   const size_t outputs = einsum.inputs.size();

@@ -154,7 +154,8 @@ constexpr Workspace kWorkspaces[] = {
 constexpr std::string_view kWithoutWorkspace =
     " accumulate adamw add add_bias add_row_bias attention_merge attention_sink balance_grad bias_update cache_write "
     "cast combine combine_grad concatenate cross_entropy cross_entropy_grad dispatch_grad dropout embedding "
-    "embedding_grad expert_load gelu gelu_grad latent_keys latent_keys_grad layer_norm layer_norm_grad logits_max "
+    "embedding_grad expert_load gelu gelu_grad "
+    "latent_attention latent_keys latent_keys_grad layer_norm layer_norm_grad logits_max "
     "logits_sum muon_direction muon_update normalize pad position_embedding position_embedding_grad put_rows rms_norm "
     "rms_norm_grad rope "
     "rope_table route route_grad router_loss row_bias_grad row_norm row_norm_grad row_norm_squares_grad row_squares "

@@ -92,7 +92,7 @@ class Translator {
     Set("init_std", Float(r_.NumberOr("initializer_range", 0.02)));
     r_.Expect("hidden_act", {"silu", "swish"});
     Rate("attention", "attention_dropout", 0);
-    if (!a.experts.count.empty()) Experts(a.experts, layers);
+    if (!a.experts.count.empty() && !IsDense(a, layers)) Experts(a.experts, layers);
     if (a.model_type == "qwen2_moe") r_.Expect("qkv_bias", {true});
     further_layers_ = r_.IntegerOr("num_nextn_predict_layers", r_.IntegerOr("num_mtp_layers", a.further_layers, 0), 0);
     if (a.experts.biased) GptOss();
@@ -187,6 +187,16 @@ class Translator {
     const int64_t value = r_.Integer(key);
     Set(name, value);
     return value;
+  }
+
+  /// A DeepSeek model all of whose layers are dense: its keys of experts have no meaning.
+  bool IsDense(const Rotary& a, int64_t layers) {
+    const bool dense = a.mla && r_.IntegerOr("first_k_dense_replace", a.experts.first_layer, 0) >= layers;
+    if (dense)
+      r_.Unused({std::string(a.experts.count), std::string(a.experts.width), "n_group", "n_shared_experts",
+                 "norm_topk_prob", "num_experts_per_tok", "num_local_experts", "output_router_logits",
+                 "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise", "topk_group", "topk_method"});
+    return dense;
   }
 
   /// Keys of [experts], all of them: a run that starts from the weights compares each with its own.

@@ -72,12 +72,16 @@ std::vector<int64_t> DenseLayers(const Deck::Model& m) {
   return dense;
 }
 
+/// The layers of GLM-4.5 and of DeepSeek's models, but for their experts.
+bool HasPlainLayers(const Deck::Model& m) {
+  return !m.o_bias && !m.mlp_bias && m.norm_placement == NormPlacement::kPre && m.qk_norm != QkNorm::kFull &&
+         m.sliding_window == 0;
+}
 /// Whole shared experts, and others in all layers from one on.
 bool HasSharedExperts(const Deck::Model& m) {
   const Deck::Model::Experts& e = m.experts;
   const bool shared = e.shared_ffn_dim > 0 && e.shared_ffn_dim % e.ffn_dim == 0 && !e.shared_gate;
-  return e.every == 1 && shared && !m.o_bias && !m.mlp_bias && m.norm_placement == NormPlacement::kPre &&
-         m.qk_norm != QkNorm::kFull && m.sliding_window == 0;
+  return e.every == 1 && shared && HasPlainLayers(m);
 }
 /// DeepSeek-V3's router and shared experts.
 bool IsGlm(const Deck::Model& m) {
@@ -89,12 +93,14 @@ bool IsGlm(const Deck::Model& m) {
 bool IsLikeDeepSeek(const Deck::Model& m) {
   return m.attention == AttentionKind::kMla || m.v_dim != m.head_dim || m.score_factor != 1 || m.rope_adjacent;
 }
-/// DeepSeek-V3's router, or V2's, with latent attention, whose scores a scaling of RoPE alone multiplies.
+/// DeepSeek-V3's router, no experts at all, or V2's router, with latent attention, whose scores a scaling of RoPE alone
+/// multiplies.
 std::string FindDeepSeek(const Deck::Model& m) {
   const Deck::Model::Experts& e = m.experts;
   const bool scaled = m.rope_scaling == RopeScaling::kYarn && m.rope_factor > 1;
   if (m.attention != AttentionKind::kMla || (m.score_factor != 1 && !scaled)) return "";
-  if (e.count == 0 || !HasSharedExperts(m)) return "";
+  if (e.count == 0) return HasPlainLayers(m) ? "DeepseekV3ForCausalLM" : "";
+  if (!HasSharedExperts(m)) return "";
   if (IsGlm(m)) return "DeepseekV3ForCausalLM";
   const bool grouped = e.groups > 1 && e.group_best == 2;
   const bool router = e.scores == RouterScores::kSoftmax && !e.bias && !grouped && !e.normalize;
@@ -246,6 +252,7 @@ void AddLatents(const Deck::Model& m, const std::string& architecture, ordered_j
   config["head_dim"] = m.rope_dim;  // as transformers has it
   config["q_lora_rank"] = m.q_rank > 0 ? ordered_json(m.q_rank) : ordered_json(nullptr);
   config["kv_lora_rank"] = m.kv_rank;
+  if (m.experts.count == 0) config["first_k_dense_replace"] = m.layers;
   config["qk_nope_head_dim"] = m.head_dim - m.rope_dim;
   config["qk_rope_head_dim"] = m.rope_dim;
   config["v_head_dim"] = m.v_dim;

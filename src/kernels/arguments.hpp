@@ -77,6 +77,9 @@
 //                         kv T[b,t,h (nope + value)], shared T[b,t,rope] -> k T[b,t,h (nope + rope)], v T[b,t,h value]
 //   latent_keys_grad {same}
 //                         dk, dv -> dkv, dshared
+//   latent_attention {nope_dim, value_dim, score_factor, window}
+//                         q T[b,s,h (nope + rope)], w T[h (nope + value),rank], caches T[b,t,rank] and T[b,t,rope],
+//                         positions i32[s] -> o T[b,s,h value], lse f32[b,h,s]
 //   rope_table {theta, head_dim} positions i32[s] -> f32[s,head_dim]: cosines, then sines
 //   attention {head_dim, causal} q T[b,s,n], k, v T[b,t,m] -> o T[b,s,n], lse f32[b,h,s]
 //             {value_dim, score_factor} v and o have heads of value_dim; scores have a factor beside 1/sqrt(head_dim)
@@ -621,6 +624,24 @@ struct LatentKeysArgs : LatentWidths {
 /// The gradient: dshared is the sum over the heads, in their order, in fp32.
 struct LatentKeysGradArgs : LatentWidths {
   Array dk, dv, dkv, dshared;  ///< T, as k, v, kv and shared
+};
+
+/// Attention to cached latents without keys and values (src/ops/latent_attention.cpp). A query at position p sees the
+/// tokens up to p, of which a window keeps the last.
+struct LatentAttentionArgs {
+  Array q;                   ///< T[batch,queries,heads (nope + rope)]
+  Array w;                   ///< T[heads (nope + value),rank]
+  Array latents;             ///< T[batch,tokens,rank]
+  Array rotated;             ///< T[batch,tokens,rope]
+  const int32_t* positions;  ///< i32[queries]
+  Array o;                   ///< T[batch,queries,heads value]
+  float* lse;                ///< f32[batch,heads,queries]
+  int64_t batch, queries, heads, nope, rope, value, rank, tokens, window;
+  float scale;  ///< of scores
+
+  /// Tokens that query s sees.
+  ESPALIER_HOST_DEVICE int64_t End(int64_t s) const { return positions[s] + int64_t{1}; }
+  ESPALIER_HOST_DEVICE int64_t Begin(int64_t s) const { return window == 0 || End(s) < window ? 0 : End(s) - window; }
 };
 
 /// Cosines, then sines, of every position's angles.

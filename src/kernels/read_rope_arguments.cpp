@@ -1,4 +1,6 @@
-// Arguments of rotations, and of the keys of latents.
+// Arguments of rotations, and of latents.
+#include <cmath>
+
 #include "espalier/graph/columns.hpp"
 #include "kernels/argument_reader.hpp"
 #include "kernels/read_arguments.hpp"
@@ -73,6 +75,36 @@ LatentKeysGradArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   return {LatentWidthsOf(r, r.Out(0), r.Out(1), r.In(0), r.In(1)), r.InFloats(0), r.InFloats(1), r.OutFloats(0),
           r.OutFloats(1)};
+}
+
+template <>
+LatentAttentionArgs ReadArguments(const KernelCall& call) {
+  const Reader r(call);
+  const Tensor &q = r.In(0), &w = r.In(1), &latents = r.In(2), &rotated = r.In(3);
+  const int64_t nope = r.Integer("nope_dim"), value = r.Integer("value_dim"), rope = ColumnsOf(rotated),
+                heads = ColumnsOf(q) / (nope + rope), rank = ColumnsOf(latents);
+  CHECK(ColumnsOf(q) == heads * (nope + rope) && w.shape == Shape({heads * (nope + value), rank}) &&
+            RowsOf(latents) == RowsOf(rotated) && latents.shape.at(0) == q.shape.at(0) &&
+            r.In(4).shape == Shape{q.shape.at(1)},
+        "latent_attention: {} by {} to {} and {}", ToString(q.shape), ToString(w.shape), ToString(latents.shape),
+        ToString(rotated.shape));
+  return {.q = r.InFloats(0),
+          .w = r.InFloats(1),
+          .latents = r.InFloats(2),
+          .rotated = r.InFloats(3),
+          .positions = r.InI32(4),
+          .o = r.OutFloats(0),
+          .lse = r.OutF32(1),
+          .batch = q.shape[0],
+          .queries = q.shape[1],
+          .heads = heads,
+          .nope = nope,
+          .rope = rope,
+          .value = value,
+          .rank = rank,
+          .tokens = latents.shape.at(1),
+          .window = r.IntegerOr("window", 0),
+          .scale = static_cast<float>(r.NumberOr("score_factor", 1) / std::sqrt(double(nope + rope)))};
 }
 
 template <>

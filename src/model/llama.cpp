@@ -122,8 +122,10 @@ class Llama final : public TransformerWriter {
   }
 
   int OutputOf(int q, int k, int v, const std::string& self, int l) {
-    const int o = Sinks(CausalAttention(q, k, v, l, {self + "out", self + "lse"}), self);
-    return DownProjection(o, self + "o_proj", m_.heads * m_.v_dim, "heads", m_.o_bias);
+    return ProjectOut(CausalAttention(q, k, v, l, {self + "out", self + "lse"}), self);
+  }
+  int ProjectOut(int o, const std::string& self) {
+    return DownProjection(Sinks(o, self), self + "o_proj", m_.heads * m_.v_dim, "heads", m_.o_bias);
   }
 
   /// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, eq. 9 to 19). Each rank of tp computes the latents of
@@ -142,15 +144,33 @@ class Llama final : public TransformerWriter {
     }
     q = Rotate(FromLatent(q, self + (m_.q_rank > 0 ? "q_b_proj" : "q_proj"), q_width, "heads"), self + "q", m_.head_dim,
                nope);
-    const int kv_latent = b_.Parameter("latent", latent, {m_.kv_rank, m_.dim}, "whole,embed", normal_);
-    const int kv = FromLatent(
-        NormOfLatent(Latent(n, kv_latent, latent.name, kv_a + ".latent"), self + "kv_a_layernorm", m_.kv_rank),
-        self + "kv_b_proj", m_.heads * (nope + m_.v_dim), "kv_heads");
+    const int projection = b_.Parameter("latent", latent, {m_.kv_rank, m_.dim}, "whole,embed", normal_);
+    const int kv_latent =
+        NormOfLatent(Latent(n, projection, latent.name, kv_a + ".latent"), self + "kv_a_layernorm", m_.kv_rank);
     const int rope = b_.Parameter("rope", rotated, {m_.rope_dim, m_.dim}, "whole,embed", normal_);
     const int shared = Rotate(Latent(n, rope, rotated.name, kv_a + ".rope"), self + "k_rope", m_.rope_dim, 0);
+    const std::string up = self + "kv_b_proj";
+    const int64_t kv_width = m_.heads * (nope + m_.v_dim);
+    if (Samples()) {
+      const int latents = Cached(kv_latent, l, "latent"), rotations = Cached(shared, l, "rope");
+      if (forward_.tokens == 1) return ProjectOut(AttentionToLatents(q, up, kv_width, latents, rotations, l), self);
+    }
+    const int kv = FromLatent(kv_latent, up, kv_width, "kv_heads");
     const int k = b_.Cheap(b_.Emit(OpKind::kLatentKeys, {kv, shared}, {self + "k", self + "v"},
                                    {{{"nope_dim", double(nope)}, {"value_dim", double(m_.v_dim)}}, {}}));
     return OutputOf(q, k, b_.Output(k, 1), self, l);
+  }
+
+  /// The next token of a text, in sampling: keys and values of earlier tokens are not made again from their latents. A
+  /// prompt makes its own, since it begins the text.
+  int AttentionToLatents(int q, const std::string& up, int64_t width, int latents, int rotations, int l) {
+    const int w = b_.Parameter(up + ".weight", {width, m_.kv_rank}, "kv_heads,embed", normal_);
+    Attributes attributes{{{"nope_dim", double(m_.head_dim - m_.rope_dim)}, {"value_dim", double(m_.v_dim)}}, {}};
+    if (m_.score_factor != 1) attributes.numbers["score_factor"] = m_.score_factor;
+    if (KindOf(m_, l).window) attributes.numbers["window"] = double(m_.sliding_window);
+    const std::string self = NameOf(l) + ".self_attn.";
+    return b_.Emit(OpKind::kLatentAttention, {q, w, latents, rotations, positions()}, {self + "out", self + "lse"},
+                   std::move(attributes));
   }
 
   /// Features of a token that keys, values or queries of all heads are made of.

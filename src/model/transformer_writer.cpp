@@ -64,10 +64,9 @@ int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<s
   if (isolate_documents_) inputs.push_back(documents_);
   if (dropout_.attention > 0)
     AddDropout(dropout_.attention, names[0], Numbers(query_numbers_, kQueryNumbers, "batch,seq"), inputs, attributes);
-  if (Samples()) {
+  if (Samples() && m_.attention == AttentionKind::kHeads) {
     attributes.numbers["cached"] = 1;
-    const std::string at = "cache/" + std::to_string(l - 1);
-    inputs = {q, Cached(k, at + "/k"), Cached(v, at + "/v"), positions_};
+    inputs = {q, Cached(k, l, "k"), Cached(v, l, "v"), positions_};
   }
   return b_.Emit(OpKind::kAttention, std::move(inputs), std::move(names), std::move(attributes));
 }
@@ -103,8 +102,8 @@ void TransformerWriter::MarkFp8(const std::string& weight, Attributes& attribute
   if (IsInFp8(precision_, weight)) attributes.numbers[std::string(kFp8Mark)] = 1;
 }
 
-int TransformerWriter::Cached(int x, const std::string& name) {
-  return b_.WriteCache(b_.Cache(name, x, m_.seq_len), x, positions_);
+int TransformerWriter::Cached(int x, int l, std::string_view name) {
+  return b_.WriteCache(b_.Cache(fmt::format("cache/{}/{}", l - 1, name), x, m_.seq_len), x, positions_);
 }
 
 int TransformerWriter::SequencePositions() { return positions_ = b_.StepInput("positions", {forward_.tokens}, "seq"); }

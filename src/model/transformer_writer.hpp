@@ -41,6 +41,9 @@ class TransformerWriter {
   int positions() const { return positions_; }
   /// Input of learned positions: of the sequence, or of each document in it.
   int Positions();
+  bool Samples() const { return forward_.purpose == Purpose::kSample; }
+  /// In sampling: the cache `name` of layer l, with x of the tokens at hand written to their positions.
+  int Cached(int x, int l, std::string_view name);
 
   const Deck::Model& m_;
   const Deck::Parallel parallel_;
@@ -53,9 +56,6 @@ class TransformerWriter {
   int embedding_ = -1;
 
  private:
-  bool Samples() const { return forward_.purpose == Purpose::kSample; }
-  /// The cache `name` of `x`, which are keys or values, with those of the tokens at hand.
-  int Cached(int x, const std::string& name);
   /// Layers for further tokens: model.mtp_layers where they are trained, or where their weights have places.
   int Depths() const;
   void Head(const std::vector<int>& normed);

@@ -116,6 +116,8 @@ def stops(checks, folder, run):
 
 
 # Models with different attention and positions; tests/decks/small.toml has grouped heads and 24 tokens.
+MLA = ["model.attention=mla", "model.heads=4", "model.kv_heads=4", "model.head_dim=12", "model.rope_dim=6",
+       "model.v_dim=10", "model.kv_rank=14"]
 GPT2 = ["model.family=gpt2", "model.kv_heads=4", "model.tie_embeddings=true"]
 MODELS = {
     "grouped heads": [],
@@ -131,6 +133,10 @@ MODELS = {
     "norms of all heads, biases": ["model.qk_norm=full", "model.qkv_bias=true", "model.o_bias=true"],
     "stretched positions": ["model.rope_scaling=yarn", "model.rope_factor=4", "model.rope_original_seq_len=8"],
     "isolated documents": ["data.isolate_documents=true", "data.end_token=10"],
+    "latents": [*MLA, "model.q_rank=18", "model.rope_adjacent=true"],
+    "latents, stretched positions and a window in bf16": [
+        *MLA, "model.sliding_window=7", "model.full_attention_layers=1", "model.rope_scaling=yarn",
+        "model.rope_factor=4", "model.rope_original_seq_len=8", "precision.compute=bf16"],
     "GPT-2": GPT2,
     "GPT-2 in bf16": [*GPT2, "precision.compute=bf16"],
 }

@@ -68,6 +68,8 @@ MODELS = {
         "num_hidden_layers": 3, "q_lora_rank": 17, "n_routed_experts": 8, "num_experts_per_tok": 3,
         "moe_intermediate_size": 18, "n_shared_experts": 1, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
         "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}, "bfloat16"),
+    "deepseek_v3_dense": ("DeepseekV3", MLA | {
+        "q_lora_rank": 17, "n_routed_experts": 8, "moe_intermediate_size": 18, "first_k_dense_replace": 2}, "float32"),
     "deepseek_v2": ("DeepseekV2", MLA | {
         "num_hidden_layers": 3, "q_lora_rank": None, "n_routed_experts": 6, "num_experts_per_tok": 3,
         "moe_intermediate_size": 18, "n_shared_experts": 2, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5,

@@ -35,6 +35,7 @@
   KERNEL("rope_table", RopeTable)                          \
   KERNEL("latent_keys", LatentKeys)                        \
   KERNEL("latent_keys_grad", LatentKeysGrad)               \
+  KERNEL("latent_attention", LatentAttention)              \
   KERNEL("attention", Attention)                           \
   KERNEL("attention_grad", AttentionGrad)                  \
   KERNEL("attention_merge", AttentionMerge)                \

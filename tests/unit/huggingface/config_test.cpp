@@ -368,6 +368,11 @@ TEST_F(ConfigOfExperts, AnExportSaysWhatTheDeckSays) {
         "model.sliding_window=5", "model.full_attention_layers=1", "model.full_attention_every=3",
         "model.rope_scaling=yarn", "model.rope_factor=4", "model.rope_original_seq_len=40",
         "model.rope_truncate=false"}}};
+  const Strings dense = {"model.attention=mla", "model.kv_heads=4", "model.head_dim=14", "model.rope_dim=6",
+                         "model.v_dim=9",       "model.q_rank=11",  "model.kv_rank=13"};
+  EXPECT_EQ(ArchitectureOf(SmallDeck(dense).model), "DeepseekV3ForCausalLM");
+  for (const DeckKey& key : DeckSchema())
+    EXPECT_EQ(ToToml(Get(ThereAndBack(SmallDeck(dense)), key)), ToToml(Get(SmallDeck(dense), key))) << key.FullName();
   for (const auto& [architecture, own] : models) {
     Strings overrides = experts;
     overrides.insert(overrides.end(), own.begin(), own.end());

@@ -84,6 +84,9 @@ inline const std::vector<FlopsRule> kFlops = {
      2.0 * 3 * 6 * 30 * 12},
     {"attention_grad head_dim=5 causal=1",
      "bf16[3,5,30] bf16[3,5,10] bf16[3,5,10] bf16[3,5,30] f32[3,6,5] bf16[3,5,30]", 5.0 * 3 * 5 * 30 * 5},
+    // A head projects a query and its result (4 + 3 by 11); half of 9 latents count twice (11), and once (2).
+    {"latent_attention nope_dim=4 value_dim=3", "bf16[3,1,36] bf16[42,11] bf16[3,9,11] bf16[3,9,2] i32[1]",
+     2.0 * 3 * 6 * (7 * 11 + 4.5 * 24)},
     // For the rows that balanced routing fills.
     {"grouped_matmul spec=ebsk,enk->ebsn", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]", 2.0 * 13 * 3 * 2 * 7 * 11},
     {"grouped_matmul spec=ebsk,enk->ebsn load=75", "bf16[13,3,2,7] bf16[13,11,7] i32[13,3,2]",

@@ -74,6 +74,24 @@ Call MakeAttentionGrad(Random& r, const Model& m, Dtype t) {
   return c;
 }
 
+/// Heads of latent attention (DeepSeek-V3): keys of 192, values of 128.
+Call MakeWideKeys(Random& r, const Model& m, Dtype t) {
+  constexpr int64_t kKey = 192, kValue = 128;
+  const OwnedTensor q = r.Real(t, {1, m.seq, m.heads * kKey}), v = r.Real(t, {1, m.seq, m.heads * kValue});
+  return {{q, q, v},
+          {v, OwnedTensor(Dtype::kF32, {1, m.heads, m.seq})},
+          {{{"head_dim", kKey}, {"value_dim", kValue}, {"causal", 1}}, {}},
+          double(m.seq * m.seq * m.heads * (kKey + kValue))};
+}
+Call MakeWideKeysGrad(Random& r, const Model& m, Dtype t) {
+  Call c = MakeWideKeys(r, m, t);
+  c.inputs.insert(c.inputs.end(), {c.outputs[0], c.outputs[1], c.inputs[2]});
+  for (int64_t i = 0; i < c.inputs[4].Count(); ++i) c.inputs[4].Set(i, 8);
+  c.outputs = {c.inputs[0], c.inputs[0], c.inputs[2]};
+  c.flops = double(m.seq * m.seq * m.heads * (3 * 192 + 2 * 128));
+  return c;
+}
+
 /// The same sizes as a block of a ring of two: the first rank's queries of its late chunk see all keys of the other
 /// rank, those of its early chunk none. As much is visible as in causal attention of one sequence.
 Call AsHop(Call call) {
@@ -234,7 +252,9 @@ int main(int argc, char** argv) {
   espalier::Register(espalier::GemmsOfFewRows(), both);
   espalier::Register({{"attention", "attention", espalier::MakeAttention},
                       {"attention", "attention hop", espalier::MakeHop},
+                      {"attention", "attention 192 128", espalier::MakeWideKeys},
                       {"attention_grad", "attention_grad", espalier::MakeAttentionGrad},
+                      {"attention_grad", "attention_grad 192 128", espalier::MakeWideKeysGrad},
                       {"attention_grad", "attention_grad hop", espalier::MakeHopGrad}},
                      both);
   espalier::Register(espalier::RowWise(), both);

@@ -45,13 +45,7 @@ void OneQuery(const LatentAttentionArgs& a, int64_t batch, int64_t s, int64_t he
     scores[j] = score * a.scale;
     largest = std::max(largest, scores[j]);
   }
-  Floats total{};
-  ForLanes(0, keys, [&](int64_t j, auto lanes) {
-    const Floats p = Exp(Load(scores + j, lanes) - largest);
-    Store(scores + j, p, lanes);
-    total += KeepFirst(p, keys - j);
-  });
-  const float sum = Sum(total);
+  const float sum = Exponentiate(scores, keys, largest);
   for (int64_t j = 0; j < keys; ++j) AddScaled(mean, latents + (begin + j) * a.rank, scores[j] / sum, a.rank);
   for (int64_t v = 0; v < a.value; ++v) o[v] = Dot(mean, w + (a.nope + v) * a.rank, a.rank);
   T* to = a.o.As<T>() + row * a.value;

@@ -84,6 +84,17 @@ inline constexpr float kLog2E = 1.44269504088896341f;
 /// The factor of the dot product of a query and a key.
 inline float ScaleOf(const AttentionShape& s) { return s.score_factor / std::sqrt(static_cast<float>(s.head_dim)); }
 
+/// Replaces scores by e^(score - largest), and returns their sum.
+inline float Exponentiate(float* scores, int64_t keys, float largest) {
+  Floats total{};
+  ForLanes(0, keys, [&](int64_t j, auto lanes) {
+    const Floats p = Exp(Load(scores + j, lanes) - largest);
+    Store(scores + j, p, lanes);
+    total += KeepFirst(p, keys - j);
+  });
+  return Sum(total);
+}
+
 /// Extents of packed blocks: words of kPack elements along the contracted dim.
 template <int kPack>
 struct BlockLayout {

@@ -30,12 +30,7 @@ void OneHead(const AttentionArgs& a, int64_t batch, int64_t head) {
     scores[j] = Sum(sum) * scale;
     largest = std::max(largest, scores[j]);
   }
-  Floats total{};
-  ForLanes(0, keys, [&](int64_t j, auto lanes) {
-    const Floats p = Exp(Load(scores + j, lanes) - largest);
-    Store(scores + j, p, lanes);
-    total += KeepFirst(p, keys - j);
-  });
+  const float sum = Exponentiate(scores, keys, largest);
   ForLanes(0, d, [&](int64_t c, auto lanes) { Store(sums + c, Floats{}, lanes); });
   for (int64_t j = 0; j < keys; ++j) {
     const T* value = v + (begin + j) * values_at.stride;
@@ -44,7 +39,7 @@ void OneHead(const AttentionArgs& a, int64_t batch, int64_t head) {
       Store(sums + c, Load(sums + c, lanes) + Load(value + c, lanes) * p, lanes);
     });
   }
-  const float sum = Sum(total), factor = keys == 0 ? 0.0f : 1.0f / sum;
+  const float factor = keys == 0 ? 0.0f : 1.0f / sum;
   a.lse[query] = keys == 0 ? largest : largest + std::log(sum);
   ForElementType(a.o.dtype, [&]<typename O>(O) {
     O* o = a.o.As<O>() + query * d;

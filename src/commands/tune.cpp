@@ -131,6 +131,8 @@ class Printer {
     if (!result_.baseline)
       return fmt::print("baseline    none of the simulated layouts is conventional: {}\n", kMeaning);
     const Candidate& best = result_.ranking[*result_.baseline];
+    if (*result_.baseline == result_.choice)
+      return fmt::print("baseline    the chosen layout is the best conventional one, {}\n", kMeaning);
     fmt::print("baseline    {}: {:.4g} s, {:.4g} times the chosen {:.4g} s; the best conventional layout, {}\n",
                best.layout, best.step_us / 1e6, best.step_us / choice.step_us, choice.step_us / 1e6, kMeaning);
   }

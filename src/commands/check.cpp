@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "commands.hpp"
+#include "espalier/costs/order.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/epochs.hpp"
 #include "espalier/deck/parse.hpp"
@@ -40,14 +41,16 @@ std::string LengthText(const Deck& deck) {
 }  // namespace
 
 int CheckCommand(const CheckOptions& options) {
-  const auto [loaded, steps] = CountSteps(LoadDeck(options.arguments.deck, options.arguments.overrides));
+  auto [loaded, steps] = CountSteps(LoadDeck(options.arguments.deck, options.arguments.overrides));
   if (options.ranks > 0) ResolveMesh(loaded, options.ranks);
   RequirePatternsMatch(loaded);
+  ReadCosts(loaded.deck);
   const Deck& deck = loaded.deck;
   fmt::print("# {}: {} parameters, {} tokens a step, {}, on {}\n", deck.name, CountParameters(deck),
              TokensPerStep(deck), LengthText(deck), RanksText(deck, options.ranks));
   if (!steps.empty()) fmt::print("# run.steps: {}\n", steps);
   if (const BatchRamp ramp(deck.batch); ramp.Grows()) fmt::print("# batch: {}\n", Describe(ramp));
+  if (const std::string order = DescribeOrder(deck); !order.empty()) fmt::print("# order {}\n", order);
   if (deck.run.device == RunDevice::kAuto) fmt::print("# run.device = \"auto\" {}\n", PredictDevice(deck));
   if (deck.run.device == RunDevice::kSleep) {
     const PlannedDevice planned = PlanDevice(deck);

@@ -19,11 +19,13 @@
 #include "commands/plan/parts.hpp"
 #include "commands/plan/recompute.hpp"
 #include "commands/simulate/output.hpp"
+#include "espalier/costs/order.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/graph/columns.hpp"
 #include "espalier/model/flops.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
+#include "espalier/ops/op_times.hpp"
 #include "espalier/passes/fp8.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/choose_device.hpp"
@@ -192,6 +194,7 @@ void PrintPlan(const WorldPlan& plan, const std::optional<RecomputeChoice>& reco
     for (const auto& [rank, program] : plan.programs) most = std::max(most, program.instructions.size());
     return most;
   }());
+  PrintOrder(c.deck);
   PrintJoined(*c.graph);
   PrintSchedule(c.schedule);
   PrintMemory(plan);
@@ -234,6 +237,7 @@ nlohmann::ordered_json PlanJson(const WorldPlan& plan, int64_t staging_bytes) {
   json["ranks"] = c.mesh.Ranks();
   json["device"] = DeckName(c.deck.run.device);
   json["mesh"] = MeshJson(c.mesh);
+  if (c.deck.times != nullptr) json["costs"] = c.deck.times->Origin();
   json["parameters"] = c.parameter_count;
   const ModelFlops flops = FlopsPerToken(c.deck);
   json["flops_per_token"] = {{"causal", flops.causal}, {"full", flops.full}};
@@ -309,6 +313,7 @@ int PlanCommand(const PlanOptions& options) {
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
   RequirePatternsMatch(loaded);
+  ReadCosts(loaded.deck);
   if (options.program >= ranks)
     throw UserError(
         ExitStatus::kDeck,

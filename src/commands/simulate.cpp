@@ -5,6 +5,7 @@
 #include "commands/output_file.hpp"
 #include "commands/simulate/output.hpp"
 #include "commands/simulate/routing.hpp"
+#include "espalier/costs/order.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/train/count_steps.hpp"
 #include "espalier/util/error.hpp"
@@ -38,6 +39,7 @@ int SimulateCommand(const SimulateCommandOptions& options) {
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
   RequirePatternsMatch(loaded);
+  ReadCosts(loaded.deck);
   Target target = ChooseTarget(loaded, options.cluster);
   target.routing = ReadRouting(options.routing, loaded.deck, options.seed);
   const SimulateOptions simulate = OptionsOf(options, target.cluster, ranks);

@@ -11,6 +11,7 @@
 #include "commands/refuse.hpp"
 #include "commands/simulate/output.hpp"
 #include "commands/simulate/routing.hpp"
+#include "espalier/costs/order.hpp"
 #include "espalier/costs/uncertainty.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/parse.hpp"
@@ -225,8 +226,9 @@ nlohmann::ordered_json TuneJson(const TuneResult& result, const Deck& deck, int 
 }  // namespace
 
 int TuneCommand(const TuneCommandOptions& options) {
-  const LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
+  LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
   RequirePatternsMatch(loaded);
+  ReadCosts(loaded.deck);
   const Deck& deck = loaded.deck;
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(deck);
   const Costs costs(LoadCluster(options.cluster), ReadRouting(options.routing, deck, kRoutingSeed));

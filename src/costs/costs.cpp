@@ -25,6 +25,14 @@ Cost Costs::Collective(OpKind kind, int64_t wire_bytes, const GroupPlace& place)
   return {formula(wire_bytes), CostSource::kFormula};
 }
 
+double Costs::PackingUs(const LocalOp& transfer) const {
+  if (cluster_.device != DeviceKind::kCuda || transfer.blocks == 1) return 0;
+  double bytes = 0;
+  for (size_t t = 0; t < transfer.inputs.size(); ++t)
+    bytes += double(std::max(Volume(transfer.inputs[t]), Volume(transfer.outputs[t])) * SizeOf(transfer.dtype));
+  return MemoryUs(cluster_.compute, 2 * bytes);
+}
+
 Cost Costs::Message(int64_t bytes, bool same_node) const {
   const GroupPlace pair{.ranks = 2, .nodes = same_node ? 1 : 2, .ranks_per_node = same_node ? 2 : 1};
   const auto formula = [&](int64_t size) { return MessageUs(cluster_, double(size), same_node); };

@@ -71,7 +71,7 @@ InstructionCost InstructionCosts::Price(const Instruction& instruction) {
     const int64_t bytes = ReducedBytes(op, WireBytes(graph_, op, program_.mesh, coordinate_));
     InstructionCost cost =
         cluster_.exchange_tokens && IsExpertTransfer(graph_, op) ? Exchange(op, bytes) : Collective(op, bytes);
-    cost.us += PackingUs(op);
+    cost.us += StripOf(op) ? costs_.PackingUs(LocalOpOf(graph_, op, program_.mesh, coordinate_)) : 0;
     return cost;
   });
 }
@@ -144,16 +144,6 @@ InstructionCost InstructionCosts::HostCopy(const Op& op, int64_t bytes) const {
 
 InstructionCost InstructionCosts::GatherStages(const Op& op, int64_t scalars) const {
   return Collective(op, scalars * 4 * (program_.mesh.GroupSize(op.Axes()) - 1));
-}
-
-double InstructionCosts::PackingUs(const Op& op) const {
-  if (cluster_.device != DeviceKind::kCuda || !StripOf(op)) return 0;
-  const LocalOp local = LocalOpOf(graph_, op, program_.mesh, coordinate_);
-  if (local.blocks == 1) return 0;
-  double bytes = 0;
-  for (size_t t = 0; t < local.inputs.size(); ++t)
-    bytes += double(std::max(Volume(local.inputs[t]), Volume(local.outputs[t])) * SizeOf(local.dtype));
-  return MemoryUs(cluster_.compute, 2 * bytes);
 }
 
 InstructionCost InstructionCosts::Message(const Op& op) const {

@@ -34,8 +34,6 @@ class InstructionCosts {
   InstructionCost HostCopy(const Op& op, int64_t bytes) const;
   /// Cost of gathering `scalars`, which every stage sends to each other one.
   InstructionCost GatherStages(const Op& op, int64_t scalars) const;
-  /// Time to copy the rows of a strip that are several blocks in memory; NCCL's collectives need adjacent messages.
-  double PackingUs(const Op& op) const;
   InstructionCost Message(const Op& op) const;
 
   int64_t LocalBytes(const std::vector<int>& values) const;

@@ -105,6 +105,9 @@ std::string SleepsOverNccl(const Deck& d) {
 std::string NeverSleeps(const Deck& d) {
   return When(d.run.device != RunDevice::kSleep, "run.device is not \"sleep\"");
 }
+std::string NothingFollowsTimes(const Deck& d) {
+  return When(!FollowsTimes(d), "no strips of tp, messages of cp, shared experts or joint jobs are put in order");
+}
 std::string NoMuon(const Deck& d) {
   return When(d.optimizer.name != OptimizerName::kMuon, "optimizer.name is not \"muon\"");
 }
@@ -233,6 +236,7 @@ const std::vector<Effect>& Effects() {
       {"run.transport", SleepsOverNccl},
       {"report.costs", Sleeps},
       {"run.cluster", NeverSleeps},
+      {"run.costs", NothingFollowsTimes},
       {"run.dilation", NeverSleeps},
       {"model.sliding_window", HidesNothing},
       {"model.full_attention_layers", NoWindow},
@@ -366,6 +370,14 @@ bool IsTrial(const LoadedDeck& loaded) {
 }
 
 }  // namespace
+
+bool FollowsTimes(const Deck& deck) {
+  const Deck::Parallel& p = deck.parallel;
+  const Deck::Overlap& o = deck.overlap;
+  return (p.tp > 1 && o.tensor_strips != 1) || (p.cp > 1 && o.context) || (p.ep > 1 && o.experts) ||
+         (o.interleave && TraitsOf(deck.pipeline.schedule).has_joint_jobs) ||
+         deck.recompute.mode == RecomputeMode::kAuto;
+}
 
 std::vector<std::string> SettingsWithoutEffect(const LoadedDeck& loaded) {
   std::vector<std::string> lines = loaded.repeated;

@@ -157,6 +157,10 @@ std::vector<DeckKey> Rows() {
      "Peak rate of one rank's device in TFLOP/s, for mfu; 0: of a GPU by its name, of a CPU none."},
     {"run", "cluster", FIELD(run.cluster), "", Path(),
      "Cluster file, relative to the working directory, whose times run.device = \"sleep\" waits for."},
+    {"run", "costs", FIELD(run.costs), "", Path(),
+     "Cluster file, relative to the working directory (inputs/clusters, or one that calibrate wrote), whose times "
+     "decide in which order ops and messages that may overlap are issued; no result depends on it. Empty: rough times "
+     "of GPUs."},
     {"run", "dilation", FIELD(run.dilation), 1.0, Between(1e-6, 1e9),
      "run.device = \"sleep\" waits so many times as long as run.cluster says, since clocks of a busy machine resolve "
      "only milliseconds."},
@@ -420,7 +424,9 @@ std::vector<DeckKey> Rows() {
      "Overlap backward communication of tp with weight-gradient matmuls."},
     {"overlap", "tensor_strips", FIELD(overlap.tensor_strips), 1, CountOrZero(),
      "Strips of rows into which the ops between two attentions are split, so that tp communication of forward and "
-     "backward overlaps with their matmuls; 1: not split; 0: 2 if batch.micro is at least 2, else 1."},
+     "backward overlaps with their matmuls; 1: not split; 0: 2 if batch.micro is at least 2, else 1, or, with "
+     "run.costs where no sum depends on sizes (on CPUs, or with run.deterministic = false), of 1 to 4 what makes each "
+     "such part fastest."},
     {"overlap", "prefetch", FIELD(overlap.prefetch), 1, CountOrZero(),
      "How many layers before their use sharded parameters are gathered, those of a job's first layers in the job "
      "before; 0: at their use."},
@@ -429,7 +435,8 @@ std::vector<DeckKey> Rows() {
      "each microbatch (parallel.reduce), add the last of them during the next one."},
     {"overlap", "context", FIELD(overlap.context), true, Any(),
      "Issue cp communication before the matmuls between two attentions that do not need it, so that it overlaps with "
-     "them; only where this makes them faster by rough times."},
+     "them; only where this makes them faster by the times of run.costs, or by rough "
+     "ones."},
     {"overlap", "experts", FIELD(overlap.experts), true, Any(),
      "Overlap communication of ranks that share experts with compute that does not need it: the router, a shared "
      "network, and weight gradients."},

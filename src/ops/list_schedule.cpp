@@ -250,4 +250,12 @@ double TimeOf(const std::vector<LaneTask>& tasks, const std::vector<int>& order)
   return lanes.End();
 }
 
+TimedOrder Shortest(const std::vector<LaneTask>& tasks, std::vector<std::vector<int>> orders) {
+  TimedOrder best;
+  for (std::vector<int>& order : orders)
+    if (const double time = TimeOf(tasks, order); best.order.empty() || time < best.time)
+      best = {time, std::move(order)};
+  return best;
+}
+
 }  // namespace espalier

@@ -35,8 +35,8 @@
 //   s = reduce_scatter(y)                     y = experts(ng, wg)          needs both
 //   g = matmul(n, gate); ..                   s = reduce_scatter(y); ..    issued; the rest of the shared network
 //
-// Times are rough and follow from the graph alone (ops/rough_time.hpp). A window is rewritten only if that makes it
-// shorter by these times: hops that attention hides stay where they are. Only the order of independent ops changes;
+// Times are those of run.costs, or rough ones (ops/op_times.hpp). A window is rewritten only if that makes it shorter
+// by these times: hops that attention hides stay where they are. Only the order of independent ops changes;
 // weight gradients follow the ops that they followed. What attention reads of one layer, gathered, lives longer, at
 // most since the attention of the layer before.
 #include <algorithm>
@@ -48,7 +48,7 @@
 #include "espalier/graph/transfers.hpp"
 #include "espalier/ops/list_schedule.hpp"
 #include "espalier/ops/op.hpp"
-#include "espalier/ops/rough_time.hpp"
+#include "espalier/ops/op_times.hpp"
 #include "espalier/passes/pipeline.hpp"
 
 namespace espalier {
@@ -66,6 +66,8 @@ class WindowOverlapper {
   WindowOverlapper(Graph& graph, const PassContext& context)
       : graph_(graph),
         mesh_(context.mesh),
+        times_(TimesOf(context.deck)),
+        sizes_follow_times_(context.sizes_follow_times),
         defers_w_(context.schedule.DefersW()),
         context_(context.deck.overlap.context),
         experts_(context.deck.overlap.experts) {}
@@ -101,37 +103,45 @@ class WindowOverlapper {
     std::ranges::move(window_, std::back_inserter(graph_.ops));
     window_.clear();
   }
-  /// More messages must save their latency, too.
+  using Window = std::vector<Op>;
   void Rewrite() {
-    const std::vector<LaneTask> old = TasksOf(window_);
-    double shortest = TimeOf(old, Numbers(window_.size())) - kWorthwhile * KernelTime(old);
-    std::vector<Op> best = window_;
-    const std::vector<Op> split = WithSplitTransfers();
-    for (const std::vector<Op>* ops : {&std::as_const(window_), &split}) {
-      const std::vector<LaneTask> tasks = TasksOf(*ops);
+    const Window split = WithSplitTransfers();
+    std::vector<const Window*> forms = {&window_, &split};
+    if (!sizes_follow_times_ && &times_ != &RoughTimes())
+      forms = {Fastest(forms, RoughTimes()).size() == window_.size() ? &window_ : &split};
+    window_ = Fastest(forms, times_);
+  }
+  /// The first form as it is, or one of them rearranged. More messages must save the time that they take, too.
+  Window Fastest(const std::vector<const Window*>& forms, const OpTimes& times) const {
+    Window best = *forms[0];
+    const std::vector<LaneTask> old = TasksOf(best, times);
+    double shortest = TimeOf(old, Numbers(best.size())) - kWorthwhile * TimeOnLane(old, kComputeLane);
+    for (const Window* ops : forms) {
+      const std::vector<LaneTask> tasks = TasksOf(*ops, times);
       const std::vector<int> order = ScheduleMessages(tasks);
-      const double time = TimeOf(tasks, order) + kRoughLatency * double(ops->size() - window_.size());
+      const double more = TimeOnLane(tasks, kMessageLane) - TimeOnLane(old, kMessageLane);
+      const double time = TimeOf(tasks, order) + more;
       if (time >= shortest) continue;
       shortest = time;
       best.clear();
       for (int i : order) best.push_back((*ops)[static_cast<size_t>(i)]);
     }
-    window_ = std::move(best);
+    return best;
   }
   static std::vector<int> Numbers(size_t count) {
     std::vector<int> numbers(count);
     std::iota(numbers.begin(), numbers.end(), 0);
     return numbers;
   }
-  static double KernelTime(const std::vector<LaneTask>& tasks) {
+  static double TimeOnLane(const std::vector<LaneTask>& tasks, int lane) {
     double time = 0;
-    for (const LaneTask& task : tasks) time += task.lane == kComputeLane ? task.time : 0;
+    for (const LaneTask& task : tasks) time += task.lane == lane ? task.time : 0;
     return time;
   }
 
   /// The ops of a window and what has to come before each: what it reads, and earlier writers of what it writes. An op
   /// that is not of forward or backward stays after the kernels that it followed. Attention stays the last.
-  std::vector<LaneTask> TasksOf(const std::vector<Op>& ops) const {
+  std::vector<LaneTask> TasksOf(const std::vector<Op>& ops, const OpTimes& times) const {
     std::vector<LaneTask> tasks;
     std::map<int, int> made;
     int main = -1;
@@ -141,7 +151,7 @@ class WindowOverlapper {
       LaneTask task{.lane = transfer ? kMessageLane : kComputeLane,
                     .fills_gaps = op.role != Role::kF && op.role != Role::kB};
       // Nothing in the window waits for weights for long.
-      if (!IsWeightTransfer(graph_, op) && !(task.fills_gaps && defers_w_)) task.time = RoughTime(graph_, op, mesh_);
+      if (!IsWeightTransfer(graph_, op) && !(task.fills_gaps && defers_w_)) task.time = times.Of(graph_, op, mesh_);
       for (const std::vector<int>* values : {&op.inputs, &op.outputs})
         for (int v : *values)
           if (const auto found = made.find(v); found != made.end()) task.needs.push_back(found->second);
@@ -182,6 +192,8 @@ class WindowOverlapper {
 
   Graph& graph_;
   const Mesh& mesh_;
+  const OpTimes& times_;
+  const bool sizes_follow_times_;
   const bool defers_w_, context_, experts_;
   std::vector<Op> window_;
 };

@@ -16,12 +16,17 @@
 // which sum over rows, read whole values; they come after the last strip of what preceded them. Only rows are split,
 // never a contracted dim, so the order of every sum stays.
 //
-// The order within a region is that of a list schedule (ops/list_schedule.hpp) with rough times, which follow from
-// the graph alone: a deck compiles to the same program for every cluster.
+// The order within a region is that of a list schedule (ops/list_schedule.hpp), by the times of run.costs or by rough
+// ones. With those of run.costs and an automatic number of strips, each region has as many as make it fastest, unless
+// sums depend on the sizes of kernels and messages.
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "espalier/graph/local_range.hpp"
 #include "espalier/graph/provenance.hpp"
@@ -29,18 +34,28 @@
 #include "espalier/graph/transfers.hpp"
 #include "espalier/ops/list_schedule.hpp"
 #include "espalier/ops/op.hpp"
-#include "espalier/ops/rough_time.hpp"
+#include "espalier/ops/op_times.hpp"
 #include "espalier/ops/strip.hpp"
 #include "espalier/passes/pipeline.hpp"
 
 namespace espalier {
 namespace {
 
+/// A region has strips, or more of them, if it becomes shorter by this share: kernels beside messages are slower than
+/// their times say.
+constexpr double kWorthStrips = 0.02;
+constexpr int kMostStrips = 4;  // of an automatic number
+
 class StripCutter {
  public:
-  StripCutter(Graph& graph, const Mesh& mesh, int count, bool sequence_parallel)
-      : graph_(graph), mesh_(mesh), count_(count), sequence_parallel_(sequence_parallel) {
-    tensor_axes_ = mesh.Real(kTensorAxes);
+  /// `counts`: the numbers of strips to choose from, ascending.
+  StripCutter(Graph& graph, const PassContext& context, std::vector<int> counts)
+      : graph_(graph),
+        mesh_(context.mesh),
+        times_(TimesOf(context.deck)),
+        counts_(std::move(counts)),
+        sequence_parallel_(context.deck.parallel.sequence_parallel) {
+    tensor_axes_ = mesh_.Real(kTensorAxes);
   }
 
   void Run() {
@@ -105,20 +120,45 @@ class StripCutter {
   }
 
   void Close() {
-    if (const std::optional<Strip> strip = StripOfRegion()) {
+    std::vector<Op> best;
+    double shortest = std::numeric_limits<double>::infinity();
+    for (int count : counts_) {
+      const std::optional<Strip> strip = StripOfRegion(count);
+      if (count > 1 && !strip) continue;
       std::vector<Op> parts;
-      const std::vector<LaneTask> tasks = TasksOf(*strip, parts);
-      for (int task : ScheduleStrips(tasks)) graph_.ops.push_back(std::move(parts[static_cast<size_t>(task)]));
-    } else {
-      for (Item& item : region_) graph_.ops.push_back(std::move(item.op));
+      const TimedOrder found = OrderOf(strip, parts);
+      if (found.time >= (1 - kWorthStrips) * shortest) continue;
+      shortest = found.time;
+      best.clear();
+      for (int task : found.order) best.push_back(parts[static_cast<size_t>(task)]);
     }
+    if (best.empty())
+      for (Item& item : region_) best.push_back(std::move(item.op));
+    std::ranges::move(best, std::back_inserter(graph_.ops));
     region_.clear();
     made_.clear();
+  }
+  /// The order of the region in strips, or whole, and its ops.
+  TimedOrder OrderOf(const std::optional<Strip>& strip, std::vector<Op>& parts) const {
+    std::vector<LaneTask> tasks;
+    std::vector<std::vector<int>> orders;
+    for (const OpTimes* times : WithRough(times_)) {
+      parts.clear();
+      std::vector<LaneTask> timed = TasksOf(strip.value_or(Strip{.count = 1}), *times, parts);
+      orders.push_back(strip ? ScheduleStrips(timed) : Numbers(timed.size()));
+      if (tasks.empty()) tasks = std::move(timed);
+    }
+    return Shortest(tasks, std::move(orders));
+  }
+  static std::vector<int> Numbers(size_t count) {
+    std::vector<int> numbers(count);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    return numbers;
   }
 
   /// Sequences of the microbatch are shared out if a rank has several, else the tokens of its one; no strips if there
   /// are too few, no message to overlap, or no kernel to overlap it with.
-  std::optional<Strip> StripOfRegion() const {
+  std::optional<Strip> StripOfRegion(int count) const {
     const auto message =
         std::ranges::find_if(region_, [&](const Item& item) { return item.split && IsTensorCollective(item.op); });
     const auto kernel =
@@ -126,14 +166,14 @@ class StripCutter {
     if (message == region_.end() || kernel == region_.end()) return std::nullopt;
     const Type& type = graph_.value(message->op.inputs[0]).type;
     const int64_t sequences = type.shape[0] / ShardsOf(type, 0, mesh_);
-    Strip strip{.index = 0, .count = count_, .dim = sequences > 1 ? size_t{0} : size_t{1}, .axes = {}};
+    Strip strip{.index = 0, .count = count, .dim = sequences > 1 ? size_t{0} : size_t{1}, .axes = {}};
     if (strip.dim == 0) {
-      strip.count = static_cast<int>(std::min<int64_t>(count_, sequences));
+      strip.count = static_cast<int>(std::min<int64_t>(count, sequences));
     } else {
       if (sequence_parallel_) strip.axes = tensor_axes_;
       const bool whole = sequence_parallel_ && !IsOnSequence(message->op.inputs[0]);
       const int64_t shards = ShardsOf(type, 1, mesh_) * (whole ? mesh_.GroupSize(tensor_axes_) : 1);
-      if (type.shape[1] / shards < count_) return std::nullopt;
+      if (type.shape[1] / shards < count) return std::nullopt;
     }
     return strip.count > 1 ? std::optional(strip) : std::nullopt;
   }
@@ -141,19 +181,19 @@ class StripCutter {
   /// The ops of a region in strips, and what has to come before each: what it reads, the strips before it, and ops of
   /// its kind that are not split. Gathers of parameters keep their place; a transfer over cp is issued when what it
   /// needs is made.
-  std::vector<LaneTask> TasksOf(Strip strip, std::vector<Op>& parts) {
+  std::vector<LaneTask> TasksOf(Strip strip, const OpTimes& times, std::vector<Op>& parts) const {
     std::vector<LaneTask> tasks;
     std::map<int, std::vector<int>> makers;  // by value of the region: one task, or one per strip
     int last_first_strip = -1, last_kept = -1, stage = 0;
     std::map<bool, int> last_filler;  // of kernels, and of messages
-    for (Item& item : region_) {
+    for (const Item& item : region_) {
       const int first = static_cast<int>(tasks.size());
       const bool main = item.op.role == Role::kF || item.op.role == Role::kB;
       const bool kept = !item.split && main && !IsContextTransfer(graph_, item.op);
       for (strip.index = 0; strip.index < (item.split ? strip.count : 1); ++strip.index) {
         Op part = item.op;
-        if (item.split) SetStrip(part, strip);
-        LaneTask task = TaskOf(part);
+        if (item.split && strip.count > 1) SetStrip(part, strip);
+        LaneTask task = TaskOf(part, times);
         task.needs = Needed(part, item.split ? strip.index : -1, makers);
         if (strip.index > 0) task.needs.push_back(static_cast<int>(tasks.size()) - 1);
         if (item.split && strip.index == 0 && last_kept >= 0) task.needs.push_back(last_kept);
@@ -189,7 +229,7 @@ class StripCutter {
     return needed;
   }
 
-  LaneTask TaskOf(const Op& op) const {
+  LaneTask TaskOf(const Op& op, const OpTimes& times) const {
     LaneTask task;
     const std::optional<Strip> strip = StripOf(op);
     if (strip) task.strip = strip->index;
@@ -197,13 +237,14 @@ class StripCutter {
     const bool message = IsTensorCollective(op);
     const bool other = op.inputs.empty() || IsReshard(op.kind) || IsCommunication(op.kind);
     task.lane = message ? kMessageLane : other ? kNoLane : kComputeLane;
-    if (task.lane != kNoLane) task.time = RoughTime(graph_, op, mesh_);
+    if (task.lane != kNoLane) task.time = times.Of(graph_, op, mesh_);
     return task;
   }
 
   Graph& graph_;
   const Mesh& mesh_;
-  const int count_;
+  const OpTimes& times_;
+  const std::vector<int> counts_;
   const bool sequence_parallel_;
   AxisSet tensor_axes_;
   std::vector<Item> region_;
@@ -215,12 +256,17 @@ class StripCutter {
 }  // namespace
 
 void TensorStrips(Graph& graph, const PassContext& context) {
-  // Automatic: strips of whole sequences, whose matmuls stay large and whose messages need no packing. Strips of one
-  // sequence are faster in some layouts only (doc/performance.md).
-  const int automatic = context.deck.batch.micro > 1 ? 2 : 1;
-  const int count = context.deck.overlap.tensor_strips == 0 ? automatic : context.deck.overlap.tensor_strips;
-  if (count > 1 && !context.mesh.Real(kTensorAxes).Empty())
-    StripCutter(graph, context.mesh, count, context.deck.parallel.sequence_parallel).Run();
+  const Deck& deck = context.deck;
+  std::vector<int> counts = {deck.overlap.tensor_strips};
+  // Automatic by rough times: strips of whole sequences, whose matmuls stay large and whose messages need no packing.
+  // Strips of one sequence are faster in some layouts only (doc/performance.md).
+  if (counts[0] == 0) counts[0] = deck.batch.micro > 1 ? 2 : 1;
+  if (deck.overlap.tensor_strips == 0 && deck.times != nullptr && context.sizes_follow_times) {
+    counts.resize(kMostStrips);
+    std::iota(counts.begin(), counts.end(), 1);
+  }
+  if (counts.back() > 1 && !context.mesh.Real(kTensorAxes).Empty())
+    StripCutter(graph, context, std::move(counts)).Run();
 }
 
 }  // namespace espalier

@@ -90,7 +90,9 @@ Compilation CompileTokens(const Deck& deck, int ranks, Purpose purpose, int64_t 
   c.parameters = std::move(model.parameters);
   c.inits = std::move(model.inits);
   c.stored = std::move(model.stored);
-  const PassContext context{deck, c.mesh, c.schedule.stage_of_chunk, traits, purpose};
+  // Matmuls and messages of GPU libraries choose by size how they add up.
+  const bool sizes_follow_times = device == DeviceKind::kCpu || !deck.run.deterministic;
+  const PassContext context{deck, c.mesh, c.schedule.stage_of_chunk, traits, purpose, sizes_follow_times};
   RunPasses(model.graph, context, observe, verification);
   c.graph = std::make_shared<const Graph>(std::move(model.graph));
   return c;

@@ -236,7 +236,7 @@ class Emitter {
   }
   const JobOps& OpsOf(const Parts& a, const Parts& b) {
     const auto [it, fresh] = joint_jobs_.try_emplace({{a.chunk, a.roles}, {b.chunk, b.roles}});
-    if (fresh) it->second = Interleave(graph_, common_.facts, c_.mesh, OpsOf(a), OpsOf(b));
+    if (fresh) it->second = Interleave(graph_, common_.facts, c_.mesh, TimesOf(c_.deck), OpsOf(a), OpsOf(b));
     return it->second;
   }
 

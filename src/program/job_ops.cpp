@@ -8,7 +8,6 @@
 #include "espalier/graph/transfers.hpp"
 #include "espalier/ops/list_schedule.hpp"
 #include "espalier/ops/op.hpp"
-#include "espalier/ops/rough_time.hpp"
 
 namespace espalier {
 namespace {
@@ -85,14 +84,14 @@ std::vector<JobOp> OfMicrobatch(int microbatch, const std::vector<int>& ops) {
 }
 
 /// Appends a list of ops, which keep their order. Its sends come after all tasks so far.
-void AppendTasks(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, const std::vector<int>& list,
-                 std::vector<LaneTask>& tasks) {
+void AppendTasks(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, const OpTimes& times,
+                 const std::vector<int>& list, std::vector<LaneTask>& tasks) {
   const int begin = static_cast<int>(tasks.size());
   std::map<int, int> writers;  // by value: the last op of the list so far that writes it
   for (int id : list) {
     const Op& op = graph.op(id);
     const int number = static_cast<int>(tasks.size());
-    LaneTask task{.lane = static_cast<int>(facts.ops[id].lane), .time = RoughTime(graph, op, mesh)};
+    LaneTask task{.lane = static_cast<int>(facts.ops[id].lane), .time = times.Of(graph, op, mesh)};
     for (int v : op.inputs)
       if (const auto found = writers.find(v); found != writers.end()) task.needs.push_back(found->second);
     for (int v : op.outputs) writers[v] = number;
@@ -130,19 +129,26 @@ JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const s
           AfterLayers(graph, ops, kLayersUnderLateSums), BeforeLastLayer(graph, ops)};
 }
 
-JobOps Interleave(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, const JobOps& a, const JobOps& b) {
+JobOps Interleave(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, const OpTimes& times, const JobOps& a,
+                  const JobOps& b) {
   JobOps both;
-  std::vector<LaneTask> tasks;
   std::vector<int> ops[2];
   for (int microbatch : {0, 1}) {
     const JobOps& job = microbatch == 0 ? a : b;
     for (const JobOp& op : job.first) both.first.push_back({op.op, microbatch});
     for (const JobOp& op : job.ops) ops[microbatch].push_back(op.op);
-    AppendTasks(graph, facts, mesh, ops[microbatch], tasks);
     for (const JobOp& op : job.late) both.late.push_back({op.op, microbatch});
   }
+  std::vector<LaneTask> tasks;
+  std::vector<std::vector<int>> orders;
+  for (const OpTimes* of_ops : WithRough(times)) {
+    std::vector<LaneTask> timed;
+    for (const std::vector<int>& list : ops) AppendTasks(graph, facts, mesh, *of_ops, list, timed);
+    orders.push_back(ScheduleLists(timed));
+    if (tasks.empty()) tasks = std::move(timed);
+  }
   std::vector<size_t> positions[2];  // by microbatch and op: where it went
-  for (int task : ScheduleLists(tasks)) {
+  for (int task : Shortest(tasks, std::move(orders)).order) {
     const int microbatch = task < std::ssize(ops[0]) ? 0 : 1;
     both.ops.push_back({ops[microbatch][positions[microbatch].size()], microbatch});
     positions[microbatch].push_back(both.ops.size() - 1);

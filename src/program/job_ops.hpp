@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "espalier/graph/graph.hpp"
+#include "espalier/ops/op_times.hpp"
 #include "graph_facts.hpp"
 
 namespace espalier {
@@ -49,6 +50,7 @@ JobOps OpsOfJob(const Graph& graph, const Segments& segments, int chunk, const s
 /// Two jobs of different microbatches as one, so that the messages of one overlap with the kernels of the other. The
 /// ops of `a` and of `b` keep their order. Sends of `b` come after all ops of `a`, as in the order of messages
 /// (schedule/receives.cpp).
-JobOps Interleave(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, const JobOps& a, const JobOps& b);
+JobOps Interleave(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, const OpTimes& times, const JobOps& a,
+                  const JobOps& b);
 
 }  // namespace espalier

@@ -15,6 +15,9 @@ class JsonLine {
  public:
   JsonLine& Integer(std::string_view name, int64_t value) { return Raw(name, std::to_string(value)); }
   JsonLine& Text(std::string_view name, std::string_view value) { return Raw(name, Quote(value)); }
+  JsonLine& TextIfAny(std::string_view name, std::string_view value) {
+    return value.empty() ? *this : Text(name, value);
+  }
   JsonLine& Null(std::string_view name) { return Raw(name, "null"); }
   /// `format`: of one double, "{:.9g}". A number that is not finite becomes null and is noted.
   JsonLine& Number(std::string_view name, double value, std::string_view format) {

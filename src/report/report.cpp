@@ -154,8 +154,7 @@ void Reporter::Start(const StartRecord& start) {
       .Number("startup_ms", start.startup_ms, kMilliseconds);
   if (options_.ramp.Grows()) line.Raw("batch_sizes", SizesArray(options_.ramp));
   if (!start.data.sources.empty()) line.Raw("data_sources", SourcesArray(start.data.sources));
-  if (!start.cpu_level.empty()) line.Text("cpu_level", start.cpu_level);
-  if (!start.fault.empty()) line.Text("fault", start.fault);
+  line.TextIfAny("cpu_level", start.cpu_level).TextIfAny("costs", start.costs).TextIfAny("fault", start.fault);
   if (options_.sleeps) line.Text("cluster", start.cluster).Number("dilation", options_.dilation, kShortest);
   Write(line);
   started_ = true;

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "espalier/costs/order.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/train/count_steps.hpp"
@@ -29,6 +30,7 @@ std::string NameOfKey(const std::string& override_text) {
 LoadedDeck Resolved(const DeckArguments& arguments, const std::vector<std::string>& keys, int ranks) {
   LoadedDeck loaded = CountSteps(LoadDeck(arguments.deck, WithKeys(arguments.overrides, keys))).loaded;
   ResolveMesh(loaded, ranks);
+  ReadCosts(loaded.deck);
   Deck::Parallel& p = loaded.deck.parallel;
   if (p.dp_shard == -1) p.dp_shard = ranks / (p.pp * p.dp_replicate * p.cp * p.tp);
   return loaded;

@@ -11,7 +11,7 @@
 #include "espalier/graph/provenance.hpp"
 #include "espalier/model/layer_kinds.hpp"
 #include "espalier/ops/op.hpp"
-#include "espalier/ops/rough_time.hpp"
+#include "espalier/ops/op_times.hpp"
 #include "espalier/util/error.hpp"
 #include "tune/walk.hpp"
 
@@ -239,10 +239,11 @@ class MemoryReader {
 
 void ReadWork(const Example& example, LayerProfile& profile) {
   const Graph& graph = *example.c.graph;
+  const OpTimes& times = TimesOf(example.c.deck);
   for (const Op& op : graph.ops)
     if (op.frequency() == Frequency::kMicrobatch)
       if (const std::optional<Part> part = example.PartOf(op.layer)) {
-        const double work = RoughTime(graph, op, example.c.mesh);
+        const double work = times.Of(graph, op, example.c.mesh);
         profile.work[*part] += work;
         if (!IsCommunication(op.kind)) profile.kernel_work[*part] += work;
       }

@@ -68,7 +68,7 @@ struct LayerProfile {
   ByPart<PartMemory> memory;
   ByPart<PartTime> forward, backward;  ///< backward includes W
   ByPart<double> w_us;                 ///< of W's kernels
-  ByPart<double> work;                 ///< rough time of a microbatch's ops, forward and backward (RoughTime)
+  ByPart<double> work;                 ///< time of a microbatch's ops, forward and backward (TimesOf)
   ByPart<double> kernel_work;          ///< the same without messages
   int64_t prepared = 0;                ///< step values that all parts share (rope table)
   int64_t stream_bytes = 0;            ///< a microbatch's residual stream: the message between stages

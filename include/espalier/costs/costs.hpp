@@ -38,6 +38,8 @@ class Costs {
   /// Cost of a collective or ring_shift in which every member sends `wire_bytes` (WireBytes), from the arrival of the
   /// last member on, if nothing else uses their ports.
   Cost Collective(OpKind kind, int64_t wire_bytes, const GroupPlace& place) const;
+  /// Time to copy the rows of a strip that are several blocks in memory; NCCL's collectives need adjacent messages.
+  double PackingUs(const LocalOp& transfer) const;
   /// A message to one peer, under the same conditions.
   Cost Message(int64_t bytes, bool same_node) const;
   /// A copy between the memory of a device and that of its node, while `ranks` ranks of the node copy: alone, or with

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "espalier/mesh/mesh.hpp"
 
 namespace espalier {
+
+class OpTimes;  // ops/op_times.hpp
 
 struct Deck {
   std::string name;  ///< file name of the deck without folder and ending
@@ -33,6 +36,7 @@ struct Deck {
     double peak_tflops;      ///< peak of one rank's device; 0: known by its name, or measured
     std::string init_from;   ///< run, checkpoint or Hugging Face folder; empty: random weights
     std::string cluster;     ///< cluster file of device = "sleep"; empty: none
+    std::string costs;       ///< cluster file whose times put ops in order; empty: rough times
     double dilation;         ///< device = "sleep" waits this multiple of the times in the cluster file
   } run;
   struct Model {
@@ -203,7 +207,13 @@ struct Deck {
     std::string trace;  ///< "10:12": steps whose instructions are traced; empty: none
     std::string costs;  ///< cluster file to which this run adds the times of its instructions; empty: none
   } report;
+
+  /// What the file of run.costs says (costs/order.hpp reads it); null: the key is empty, or the file is not read yet.
+  std::shared_ptr<const OpTimes> times = {};
 };
+
+/// Whether the programs of a deck have ops whose order, or which recompute, follows times of ops.
+bool FollowsTimes(const Deck& deck);
 
 /// The mesh of a deck on `ranks` ranks; dp_shard = -1 is filled in. Throws UserError (kDeck) listing every broken
 /// relation between degrees, ranks, model and batch, with the numbers.

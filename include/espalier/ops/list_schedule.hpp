@@ -1,4 +1,4 @@
-// Orders of ops by list scheduling with rough times (rough_time.hpp): one lane computes, others carry messages, and
+// Orders of ops by list scheduling with their times (op_times.hpp): one lane computes, others carry messages, and
 // each runs what it is given in order.
 //
 // The caller makes one task per op, each after those that it depends on, and gets back the order in which to issue
@@ -7,6 +7,7 @@
 // share the lanes and differ in this choice alone.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 namespace espalier {
@@ -41,5 +42,12 @@ std::vector<int> ScheduleStrips(const std::vector<LaneTask>& tasks);
 std::vector<int> ScheduleMessages(const std::vector<LaneTask>& tasks);
 /// The time that an order takes, where messages wait for kernels as in ScheduleMessages.
 double TimeOf(const std::vector<LaneTask>& tasks, const std::vector<int>& order);
+/// The order that takes the least time, the first of equal ones. Policies are rules of thumb, so an order by
+/// rough times may take less of the true ones.
+struct TimedOrder {
+  double time = std::numeric_limits<double>::infinity();
+  std::vector<int> order = {};
+};
+TimedOrder Shortest(const std::vector<LaneTask>& tasks, std::vector<std::vector<int>> orders);
 
 }  // namespace espalier

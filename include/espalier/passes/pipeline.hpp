@@ -22,6 +22,9 @@ struct PassContext {
   std::vector<int> stage_of_chunk;
   const ScheduleTraits& schedule;
   Purpose purpose = Purpose::kTrain;
+  /// Whether times may decide into how many kernels or messages the same work is divided: only where no sum depends on
+  /// their sizes, since a change of run.costs changes no result.
+  bool sizes_follow_times = true;
 };
 
 #define ESPALIER_DECLARE_PASS(name, Function, required, established, ended, why) \

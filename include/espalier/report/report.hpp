@@ -83,6 +83,7 @@ struct StartRecord {
   double world_check_ms = 0;  ///< time to prove that the programs of all ranks fit together; NaN: not proven
   double startup_ms = 0;      ///< time since the start of the process
   std::string fault;          ///< effect of ESPALIER_FAULT, in words; "": none
+  std::string costs;          ///< file of run.costs with its checksum; "": none
   std::string cluster;        ///< cluster file of a run that waits; "": the run trains
 };
 

@@ -6,9 +6,11 @@
 #include <algorithm>
 
 #include "espalier/checkpoint/async_saver.hpp"
+#include "espalier/costs/order.hpp"
 #include "espalier/device_memory/workspace.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/states.hpp"
+#include "espalier/util/wrap.hpp"
 
 namespace espalier {
 
@@ -22,6 +24,12 @@ std::string RangesText(const std::vector<int>& numbers) {
     i = end + 1;
   }
   return text;
+}
+
+void PrintOrder(const Deck& deck) {
+  constexpr size_t kWidth = 120, kIndent = 12;
+  if (const std::string order = DescribeOrder(deck); !order.empty())
+    fmt::print("{}\n", Wrap("order       " + order, kWidth, kIndent));
 }
 
 std::string DecimalBytes(int64_t bytes) {

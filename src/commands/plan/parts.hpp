@@ -35,6 +35,9 @@ nlohmann::ordered_json MeshJson(const Mesh& mesh);
 /// Layers, peak and bytes by class of every stage.
 nlohmann::ordered_json StagesJson(const WorldPlan& plan);
 
+/// Prints the line `order`, if any order follows times.
+void PrintOrder(const Deck& deck);
+
 /// Compiles the program of a step and prints what each pass changes in its graph.
 void PrintPasses(const Deck& deck, int ranks);
 

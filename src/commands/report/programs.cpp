@@ -7,9 +7,11 @@
 #include "commands/plan/recompute.hpp"
 #include "commands/report/gather.hpp"
 #include "commands/simulate/predict.hpp"
+#include "espalier/costs/order.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/choices.hpp"
 #include "espalier/deck/step_range.hpp"
+#include "espalier/ops/op_times.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/util/error.hpp"
@@ -25,7 +27,7 @@ using PlanPointer = std::shared_ptr<const WorldPlan>;
 
 /// The settings of a run's last start.
 struct Setup {
-  std::string deck, device;
+  std::string deck, device, costs;
   int ranks = 0;
 };
 
@@ -35,7 +37,19 @@ Setup SetupOf(const RunHistory& history) {
   if (!ranks || *ranks < 1 || *ranks > std::numeric_limits<int>::max())
     throw UserError(ExitStatus::kData,
                     fmt::format("{} has no event \"start\" with its ranks", MetricsFile(history.folder)));
-  return {TextOf(start->fields, "deck"), TextOf(start->fields, "device"), static_cast<int>(*ranks)};
+  return {TextOf(start->fields, "deck"), TextOf(start->fields, "device"), TextOf(start->fields, "costs"),
+          static_cast<int>(*ranks)};
+}
+
+/// Reads run.costs. Throws UserError (kData) if the file is not what it was when the run started.
+LoadedDeck WithCosts(LoadedDeck loaded, const Setup& setup) {
+  ReadCosts(loaded.deck);
+  const std::string now = loaded.deck.times == nullptr ? "" : loaded.deck.times->Origin();
+  if (now != setup.costs)
+    throw UserError(
+        ExitStatus::kData,
+        fmt::format("run.costs: the order of the run's programs was by \"{}\", and here is \"{}\"", setup.costs, now));
+  return loaded;
 }
 
 /// kCpu or kCuda: the device for which the run compiled its programs.
@@ -132,9 +146,10 @@ TimelineOnPage SimulateStep(const LoadedDeck& loaded, const Setup& setup, const 
 
 }  // namespace
 
-void AddPrograms(RunOnPage& run, const LoadedDeck& loaded, const std::string& cluster) {
+void AddPrograms(RunOnPage& run, const LoadedDeck& of_run, const std::string& cluster) {
   try {
     const Setup setup = SetupOf(run.history);
+    const LoadedDeck loaded = WithCosts(of_run, setup);
     ResolveMesh(loaded, setup.ranks);
     const RunDevice device = DeviceOfRun(loaded.deck, setup.device);
     const PlanPointer plan = PlanOf(loaded.deck, device, setup.ranks);

@@ -4,6 +4,7 @@
 #include "commands/simulate/output.hpp"
 #include "commands/simulate/routing.hpp"
 #include "espalier/deck/batch_ramp.hpp"
+#include "espalier/ops/op_times.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -144,6 +145,7 @@ Json ToJson(const Prediction& prediction, const Figures& f) {
   json["mesh"] = MeshJson(prediction.plan.training.mesh);
   json["device"] = DeckName(prediction.target.device);
   json["cluster"] = {{"name", cluster.name}, {"path", cluster.path}, {"device", cluster.compute.name}};
+  if (const Deck& deck = prediction.plan.training.deck; deck.times != nullptr) json["costs"] = deck.times->Origin();
   json["parameters"] = prediction.plan.training.parameter_count;
   json["step_ms"] = simulation.step_us * kMilli;
   json["step_range_ms"] = RangeJson(f.step_range_s);

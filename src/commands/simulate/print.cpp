@@ -27,6 +27,7 @@ void PrintSetting(const Prediction& prediction, const SimulateOptions& options) 
   fmt::print("ranks       {}: {}\n", prediction.ranks(), c.mesh.ToString());
   fmt::print("model       {}, {} parameters, {} compute\n", DeckName(c.deck.model.family),
              ExactCount(c.parameter_count), DeckName(c.deck.precision.compute));
+  PrintOrder(c.deck);
   if (!prediction.target.interference)
     fmt::print("sleep       kernels and transfers do not slow each other down, as with run.device = \"sleep\"\n");
   if (const std::string routing = RoutingText(prediction.target.routing, c.deck); !routing.empty())

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "espalier/kernels/kernel_table.hpp"
+#include "espalier/ops/op_times.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/clock.hpp"
@@ -32,6 +33,7 @@ StartRecord RecordOf(const Run& run, const WorldProof& proof, int64_t step) {
   start.world_check_ms = proof.why_not.empty() ? proof.ms : std::nan("");
   start.startup_ms = MillisecondsSince(run.options.began);
   start.fault = run.faults;
+  if (run.deck().times != nullptr) start.costs = run.deck().times->Origin();
   if (!run.device.Computes()) start.cluster = run.deck().run.cluster;
   return start;
 }

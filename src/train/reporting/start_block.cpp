@@ -10,6 +10,7 @@
 #include <set>
 
 #include "espalier/comm/pack.hpp"
+#include "espalier/costs/order.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/train/choose_device.hpp"
@@ -225,6 +226,7 @@ BlockLines StartBlock(const Run& run, const StartTimes& times, const WorldProof&
   Append(lines, DataLines(run));
   Append(lines, OriginLines(run, step));
   lines.push_back({"ranks", RanksText(run, hosts.size())});
+  if (const std::string order = DescribeOrder(run.deck()); !order.empty()) lines.push_back({"order", order});
   if (!run.threads.notice.empty()) lines.push_back({"threads", run.threads.notice});
   Append(lines, DeviceLines(run, devices));
   if (!run.device.Computes()) Append(lines, SleepLines(run.deck()));

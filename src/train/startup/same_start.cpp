@@ -10,9 +10,11 @@
 #include <thread>
 
 #include "espalier/comm/agreement.hpp"
+#include "espalier/costs/order.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/kernels/kernel_table.hpp"
+#include "espalier/ops/op_times.hpp"
 #include "espalier/util/build_info.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
@@ -124,6 +126,31 @@ void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& load
   OnAllRanks(world, [&] {
     if (text != first) throw UserError(ExitStatus::kDeck, Differences(world, mine, Parse(first), loaded));
   });
+}
+
+void AgreeOnCosts(World& world, Deck& deck) {
+  if (deck.run.costs.empty()) return;
+  std::string mine;
+  const auto read = [&] {
+    ReadCosts(deck);
+    mine = deck.times->Origin();
+  };
+  OnAllRanks(world, [&] {
+    if (world.Rank() == 0) read();
+  });
+  const std::string first = world.Broadcast(mine);
+  const auto compare = [&] {
+    try {
+      if (world.Rank() > 0) read();
+    } catch (const UserError& error) {
+      mine = error.what();
+    }
+    if (mine != first)
+      throw UserError(ExitStatus::kDeck, fmt::format("run.costs: {} has {}, but rank 0 has {}: every rank must read "
+                                                     "the same file, since it puts messages in order",
+                                                     Me(world), mine, first));
+  };
+  OnAllRanks(world, compare, AnyFailureIs(ExitStatus::kDeck));
 }
 
 void AgreeOnLevel(World& world) {

@@ -1,10 +1,13 @@
-#include "espalier/ops/rough_time.hpp"
-
 #include <algorithm>
+
+#include "espalier/ops/op_times.hpp"
+#include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
 
+/// The latency is about 6 us.
+constexpr double kRoughLatency = 5e9;
 constexpr double kPerMemoryByte = 200, kPerNodeByte = 2000, kPerNetworkByte = 10'000, kPerHostByte = 10'000;
 
 /// Bytes of the inputs or outputs, whichever are more, tensor by tensor.
@@ -24,8 +27,6 @@ double CollectiveTime(const LocalOp& local, const Mesh& mesh) {
   return kRoughLatency + per_byte * phases * share * LargerSide(local);
 }
 
-}  // namespace
-
 double RoughTime(const Graph& graph, const Op& op, const Mesh& mesh) {
   if (op.inputs.empty() || op.kind == OpKind::kSend || op.kind == OpKind::kRecv) return 0;
   const LocalOp local = LocalOpOf(graph, op, mesh, {});
@@ -36,6 +37,24 @@ double RoughTime(const Graph& graph, const Op& op, const Mesh& mesh) {
   for (const std::vector<Shape>* shapes : {&local.inputs, &local.outputs})
     for (const Shape& shape : *shapes) bytes += double(Volume(shape) * SizeOf(local.dtype));
   return FilledShare(op.attributes) * kPerMemoryByte * bytes;
+}
+
+class Rough : public OpTimes {
+ public:
+  double Of(const Graph& graph, const Op& op, const Mesh& mesh) const override { return RoughTime(graph, op, mesh); }
+  std::string Origin() const override { return "rough times"; }
+};
+
+}  // namespace
+
+const OpTimes& RoughTimes() {
+  static const Rough rough;
+  return rough;
+}
+
+const OpTimes& TimesOf(const Deck& deck) {
+  CHECK(deck.run.costs.empty() == (deck.times == nullptr), "run.costs = \"{}\" has not been read", deck.run.costs);
+  return deck.times == nullptr ? RoughTimes() : *deck.times;
 }
 
 }  // namespace espalier

@@ -1,0 +1,64 @@
+#include "espalier/costs/order.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "espalier/costs/costs.hpp"
+#include "espalier/ops/op_times.hpp"
+#include "espalier/util/crc32c.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+/// Keys of [software] that say what other stacks run in place of our ops make no difference.
+class TimesOfFile : public OpTimes {
+ public:
+  TimesOfFile(Cluster cluster, std::string origin) : costs_(std::move(cluster)), origin_(std::move(origin)) {}
+
+  double Of(const Graph& graph, const Op& op, const Mesh& mesh) const override {
+    if (op.inputs.empty() || IsBetweenStages(op.kind)) return 0;
+    const LocalOp local = LocalOpOf(graph, op, mesh, {});
+    const int ranks_per_node = costs_.cluster().ranks_per_node;
+    if (IsHostCopy(op.kind)) {
+      int64_t bytes = 0;
+      for (const Shape& shape : local.inputs) bytes += Volume(shape) * SizeOf(local.dtype);
+      return costs_.HostCopy(op.kind, bytes, std::min(ranks_per_node, mesh.Ranks())).alone_us;
+    }
+    if (!IsCommunication(op.kind)) return costs_.Kernel(local, false).us;
+    const GroupPlace place = PlaceOf(mesh, op.Axes(), {}, ranks_per_node);
+    return costs_.Collective(op.kind, WireBytes(graph, op, mesh, {}), place).us + costs_.PackingUs(local);
+  }
+  std::string Origin() const override { return origin_; }
+
+ private:
+  const Costs costs_;
+  const std::string origin_;
+};
+
+}  // namespace
+
+void ReadCosts(Deck& deck) {
+  deck.times = nullptr;
+  if (deck.run.costs.empty()) return;
+  try {
+    Cluster cluster = LoadCluster(deck.run.costs);
+    const std::string text = ToText(cluster);
+    deck.times = std::make_shared<TimesOfFile>(
+        std::move(cluster), fmt::format("{} (checksum {:08x})", deck.run.costs, Crc32c(text.data(), text.size())));
+  } catch (const UserError& error) {
+    std::vector<std::string> messages = error.messages();
+    for (std::string& message : messages) message = "run.costs: " + message;
+    throw UserError(error.status(), std::move(messages));
+  }
+}
+
+std::string DescribeOrder(const Deck& deck) {
+  if (!FollowsTimes(deck)) return "";
+  if (deck.times != nullptr) return fmt::format("of overlapping work by the times of {}", deck.times->Origin());
+  return "of overlapping work by rough times, tp and cp within a node (run.costs = FILE: by those of a cluster)";
+}
+
+}  // namespace espalier

@@ -13,7 +13,7 @@ NOT_RUN = [
     (ANY_PAGE, r"(python3 |\./)?tests/(restart|fuzz|mpi)/.*", "another test, or its long form"),
     (ANY_PAGE, r"ESPALIER_F(AULTS|ULL_DISKS)=.*", "the long form of a unit test"),
     (ANY_PAGE, r"build-libfuzzer/.*", "the long form of a fuzz target"),
-    (ANY_PAGE, r".*tests/predict/calibrated\.py.*", "the long form of another test"),
+    (ANY_PAGE, r".*tests/predict/(calibrated|order)\.py.*", "the long form of another test"),
     (ANY_PAGE, r"(ESPALIER(_ISA)?=\S+ )?(ninja .*&& )?(python3 tests/bench/|bench/cpu/).*",
      "a benchmark of some minutes"),
     (ANY_PAGE, r"(CXX=\S+ )?meson setup .*|meson (compile|install) .*|ninja .*|(\./)?jobscripts/install_packages\.sh",

@@ -2,7 +2,7 @@
 times and by those of the cluster's own file.
 
     order.py                   the rows of the test: with the file no step is longer by more than LONGER
-    order.py table [TEXT ...]  all rows, or those whose name holds a TEXT, as the table of doc/simulate.md
+    order.py table [TEXT ...]  all rows, or those whose name holds a TEXT, as the table of doc/performance.md
 """
 import json, os, sys, tempfile
 
@@ -13,12 +13,13 @@ A100, A100_4, H100 = "a100-8x200g", "a100-4x100g", "h100-8x400g"
 DECKS = {
     "llama/70b": ["llama/70b.toml"],
     "llama/8b": ["llama/8b.toml"],
+    "llama/405b": ["llama/405b.toml"],
     "qwen/qwen3-30b-a3b": ["qwen/qwen3-30b-a3b.toml"],
     "GPT-3 6.7B": ["gpt2/1.5b.toml", "model.layers=32", "model.dim=4096", "model.heads=32", "model.ffn_dim=16384",
                    "model.vocab=51200", "model.seq_len=2048", "model.tie_embeddings=false", "parallel.dp_shard=1",
                    "batch.global=64"],
 }
-L70, L8, QWEN, GPT3 = DECKS
+L70, L8, L405, QWEN, GPT3 = DECKS
 JOINT, STRIPS, AUTOMATIC = "overlap.interleave=true", "overlap.tensor_strips=2", "overlap.tensor_strips=0"
 ONE, TWO = "batch.micro=1", "batch.micro=2"
 KEEP, FULL, LONG = "recompute.mode=none", "recompute.mode=full", "model.seq_len=65536"
@@ -65,6 +66,7 @@ ROWS = [
     Row("tp on 2 nodes", H100, 256, L70, *degrees(tp=16, pp=4), KEEP, TWO, STRIPS),
     Row("near", H100, 8, L8, *degrees(cp=4), GATHER, "batch.global=16", test=True),
     Row("cp on 4 nodes", H100, 32, L8, *degrees(cp=4, tp=8), GATHER, LONG, FULL, "batch.global=8"),
+    Row("cp on 2 nodes", H100, 16384, L405, *degrees(tp=2, cp=8)),
     Row("near", H100, 8, QWEN, *degrees(ep=8), "batch.global=32"),
     Row("near", A100, 256, L70, *degrees(tp=8, pp=8), KEEP, JOINT),
     Row("near", A100, 256, L70, *degrees(tp=8, pp=8), KEEP, TWO, STRIPS),

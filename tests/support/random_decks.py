@@ -2,8 +2,9 @@
 layouts and switches. Standard library only."""
 import array, copy, itertools, math, os, random, struct
 
-from .runs import launch
+from .runs import ROOT, launch
 
+COSTS = os.path.join(ROOT, "tests", "predict", "cpu.toml")  # a cluster whose times put ops in order
 SCHEDULES = {"1f1b": [1], "gpipe": [1], "interleaved": [2, 3], "zb-h1": [1], "zbv": [2], "dualpipev": [2]}  # chunks
 MICROBATCHES = {"interleaved": 1, "dualpipev": 2}  # at least this many, times stages
 GROUPS = ("dp_replicate", "dp_shard", "cp", "tp")
@@ -359,7 +360,8 @@ class RandomDeck:
         if "experts.count" in self.training:
             self.switches["overlap.experts"] = chooser.choice([True, False])
         if math.prod(self.groups.values()) > 1:
-            self.switches["overlap.gradients"] = chooser.choice([True, False])
+            self.switches |= {"overlap.gradients": chooser.choice([True, False]),
+                              "run.costs": chooser.choice(["", COSTS])}
 
     @property
     def _keys(self):

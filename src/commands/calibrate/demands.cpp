@@ -79,7 +79,7 @@ void AddCall(const AttentionDemand& demand, std::vector<AttentionDemand>& demand
 }  // namespace
 
 WorldPlan PlanForGpus(const std::string& deck, std::vector<std::string> overrides, int ranks) {
-  overrides.insert(overrides.end(), {"run.device=cuda", "run.costs="});
+  overrides.insert(overrides.end(), {"run.device=cuda", "run.costs=\"\""});
   LoadedDeck loaded = LoadDeck(deck, overrides);
   if (ranks == 0) ranks = SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);

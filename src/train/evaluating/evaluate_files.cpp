@@ -26,6 +26,7 @@
 #include "train/evaluating/rows.hpp"
 #include "train/evaluating/token_scorer.hpp"
 #include "train/job.hpp"
+#include "train/startup/same_start.hpp"
 
 namespace espalier {
 namespace {
@@ -255,6 +256,7 @@ class EvaluationJob {
       deck = EvaluationDeck(dir, options_, world_.Size());
       ResolveMesh(deck, world_.Size());
     });
+    AgreeOnCosts(world_, deck);
     Documents* documents = nullptr;
     OnAllRanks(world_, [&] {
       const int64_t stride = StrideOf(options_, deck);

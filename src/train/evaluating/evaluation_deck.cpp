@@ -59,7 +59,7 @@ Keys KeysOf(const EvaluateOptions& options, int ranks) {
                "pipeline.split=[]",
                "run.device=auto",
                "run.transport=auto",
-               "run.costs=",
+               "run.costs=\"\"",
                "loss.chunks=0",
                "data.format=auto",
                fmt::format("data.isolate_documents={}", ReadsConversations(options.overrides)),  // see below

@@ -41,7 +41,7 @@ LoadedDeck Resized(const MeasureOptions& options, const std::string& path, const
   overrides.push_back(fmt::format("batch.global={}", micro * Replicas(mesh) * microbatches));
   overrides.emplace_back("batch.ramp_start=0");
   overrides.push_back(fmt::format("model.seq_len={}", seq_len));
-  overrides.emplace_back("run.costs=");  // the times of kernels do not depend on their order
+  overrides.emplace_back("run.costs=\"\"");  // the times of kernels do not depend on their order
   return LoadDeck(path, overrides);
 }
 

@@ -198,13 +198,14 @@ template <typename V>
 struct AdamwState {
   V master, exp_avg, exp_avg_sq;
 };
-/// One element's update (Loshchilov and Hutter 2019, algorithm 2, as torch.optim.AdamW); `root` is the square root of
-/// V.
-template <typename V, typename Root>
-ESPALIER_HOST_DEVICE inline AdamwState<V> AdamwOf(const AdamwFactors& f, AdamwState<V> s, V gradient, Root root) {
-  const V g = gradient * f.scale, m = s.exp_avg + f.lerp1 * (g - s.exp_avg);
-  const V v = f.beta2 * s.exp_avg_sq + f.lerp2 * g * g;
-  return {s.master * f.decay - f.rate * m / (root(v) * f.root + f.eps), m, v};
+/// One element's update (Loshchilov and Hutter 2019, algorithm 2, as torch.optim.AdamW). `Math` has V's square root
+/// Root(x) and Product(a, b), which is rounded before it is added to anything: whether it is fused must not be the
+/// compiler's choice, which may differ from loop to loop.
+template <typename Math, typename V>
+ESPALIER_HOST_DEVICE inline AdamwState<V> AdamwOf(const AdamwFactors& f, AdamwState<V> s, V gradient) {
+  const V g = Math::Product(gradient, f.scale), m = s.exp_avg + f.lerp1 * (g - s.exp_avg);
+  const V v = f.beta2 * s.exp_avg_sq + Math::Product(f.lerp2 * g, g);
+  return {s.master * f.decay - f.rate * m / (Math::Root(v) * f.root + f.eps), m, v};
 }
 
 }  // namespace espalier

@@ -133,6 +133,7 @@ inline float OffByUlps(float y, float ulps, float argument) {
 inline float __expf(float x) { return OffByUlps(std::exp(x), 2 + std::floor(std::abs(1.173f * x)), x); }
 inline float __logf(float x) { return std::log(x); }
 inline float __fdividef(float x, float y) { return std::abs(y) > 0x1p126f ? 0.0f : OffByUlps(x / y, 2, y); }
+inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
 inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }

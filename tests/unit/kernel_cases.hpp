@@ -9,6 +9,7 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "espalier/graph/columns.hpp"
@@ -161,6 +162,24 @@ inline void CheckInPlace(const Case& c, size_t output, size_t input) {
   RunTested(c.op, {.inputs = in, .outputs = out, .attributes = &c.attributes, .accumulate = c.accumulate});
   for (size_t o = 0; o < outputs.size(); ++o) {
     EXPECT_TRUE((o == output ? inputs[input] : outputs[o]).SameBits(apart[o])) << c.op << " in place, output " << o;
+  }
+}
+
+/// An element-wise kernel on pieces of its tensors, which end within vectors, computes the bits that it computes on the
+/// whole. Scalars are of every piece.
+inline void CheckPieces(const Case& c) {
+  const std::vector<OwnedTensor> whole = c.Tested();
+  const int64_t rows = whole[0].shape()[0];
+  for (int64_t begin = 0, size = 1; begin < rows; begin += std::exchange(size, 2 * size + 1)) {
+    const int64_t end = std::min(rows, begin + size);
+    Case piece = c;
+    for (std::vector<OwnedTensor>* tensors : {&piece.inputs, &piece.outputs})
+      for (OwnedTensor& x : *tensors)
+        if (!x.shape().empty()) x = x.Rows(begin, end);
+    const std::vector<OwnedTensor> results = piece.Tested();
+    for (size_t o = 0; o < results.size(); ++o)
+      EXPECT_TRUE(results[o].SameBits(whole[o].Rows(begin, end)))
+          << c.op << " output " << o << ", rows " << begin << " to " << end;
   }
 }
 

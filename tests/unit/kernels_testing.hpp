@@ -36,6 +36,16 @@ class OwnedTensor {
     std::memcpy(shifted.Data(), Data(), DataBytes());
     return shifted;
   }
+  /// Rows [begin, end) of its first dim.
+  OwnedTensor Rows(int64_t begin, int64_t end) const {
+    Shape shape = shape_, start = start_;
+    shape[0] = end - begin;
+    start[0] += begin;
+    OwnedTensor rows(dtype_, shape, start);
+    const int64_t bytes = count_ / shape_[0] * SizeOf(dtype_);
+    std::memcpy(rows.Data(), Data() + begin * bytes, static_cast<size_t>((end - begin) * bytes));
+    return rows;
+  }
   int64_t Count() const { return count_; }
   Dtype dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }

@@ -30,7 +30,7 @@ void MuonDirection(const MuonDirectionArgs& a) {
       return ForElements(a.n, [=](int64_t i, auto lanes) { Store(a.direction + i, Load(momentum + i, lanes), lanes); });
     if constexpr (std::is_same_v<T, float>) {
       ForElements(a.n, [=](int64_t i, auto lanes) {
-        const Moved moved = MovedOf(a, Load(a.gradient + i, lanes) * scale, Load(momentum + i, lanes));
+        const Moved moved = MovedOf(a, Product(Load(a.gradient + i, lanes), scale), Load(momentum + i, lanes));
         Store(a.direction + i, moved.direction, lanes);
         Store(momentum + i, moved.momentum, lanes);
       });
@@ -38,7 +38,7 @@ void MuonDirection(const MuonDirectionArgs& a) {
       const auto step = static_cast<uint32_t>(*a.step);
       ParallelRanges(a.n, kWorthAThread, [&](int64_t begin, int64_t end) {
         ForRandomLanes(a.rounding, step, begin, end, [&](int64_t i, auto lanes, Words words) {
-          const Moved moved = MovedOf(a, Load(a.gradient + i, lanes) * scale, Load(momentum + i, lanes));
+          const Moved moved = MovedOf(a, Product(Load(a.gradient + i, lanes), scale), Load(momentum + i, lanes));
           Store(a.direction + i, moved.direction, lanes);
           StoreRounded(momentum + i, moved.momentum, words, 0, lanes);
         });
@@ -65,7 +65,7 @@ void WeightedSum(const WeightedSumArgs& a) {
     const T *x = a.x.As<T>(), *y = a.y.As<T>();
     T* z = a.z.As<T>();
     ForElements(a.n, [=](int64_t i, auto lanes) {
-      Store(z + i, alpha * Load(x + i, lanes) + beta * Load(y + i, lanes), lanes);
+      Store(z + i, alpha * Load(x + i, lanes) + Product(Load(y + i, lanes), beta), lanes);
     });
   });
 }
@@ -78,7 +78,7 @@ void MuonUpdate(const MuonUpdateArgs& a) {
   ForElementType(a.orthogonal.dtype, [&]<typename T>(T) {
     const T* orthogonal = a.orthogonal.As<T>();
     ForElements(a.n, [=](int64_t i, auto lanes) {
-      const Floats master = Load(a.master + i, lanes) * kept - step * Load(orthogonal + i, lanes);
+      const Floats master = Load(a.master + i, lanes) * kept - Product(Load(orthogonal + i, lanes), step);
       Store(a.master + i, master, lanes);
       if (copy != nullptr) Store(copy + i, master, lanes);
     });

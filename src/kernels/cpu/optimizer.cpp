@@ -32,6 +32,14 @@ AdamwFactors FactorsOf(const AdamwArgs& a, double weight_decay) {
   return AdamwFactorsOf(constants, *a.lr, *a.step, *a.scale);
 }
 
+struct Math {
+  static Floats Root(Floats x) { return SquareRoot(x); }
+  template <typename B>
+  static Floats Product(Floats a, B b) {
+    return cpu::Product(a, b);
+  }
+};
+
 /// Updates elements [begin, end).
 void Update(const AdamwTensor& tensor, int64_t begin, int64_t end, const AdamwFactors& f) {
   const float* gradient = tensor.gradient;
@@ -39,7 +47,7 @@ void Update(const AdamwTensor& tensor, int64_t begin, int64_t end, const AdamwFa
   Bf16* copy = tensor.copy.As<Bf16>();
   ForLanes(begin, end, [=](int64_t i, auto lanes) {
     const AdamwState<Floats> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
-    const AdamwState<Floats> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
+    const AdamwState<Floats> next = AdamwOf<Math>(f, state, Load(gradient + i, lanes));
     Store(exp_avg + i, next.exp_avg, lanes);
     Store(exp_avg_sq + i, next.exp_avg_sq, lanes);
     Store(master + i, next.master, lanes);
@@ -54,7 +62,7 @@ void UpdateRounded(const AdamwTensor& tensor, int64_t begin, int64_t end, const 
   Bf16 *exp_avg = tensor.exp_avg.As<Bf16>(), *exp_avg_sq = tensor.exp_avg_sq.As<Bf16>(), *copy = tensor.copy.As<Bf16>();
   ForRandomLanes(tensor.rounding, step, begin, end, [=](int64_t i, auto lanes, Words words) {
     const AdamwState<Floats> state{Load(master + i, lanes), Load(exp_avg + i, lanes), Load(exp_avg_sq + i, lanes)};
-    const AdamwState<Floats> next = AdamwOf(f, state, Load(gradient + i, lanes), SquareRoot);
+    const AdamwState<Floats> next = AdamwOf<Math>(f, state, Load(gradient + i, lanes));
     StoreRounded(exp_avg + i, next.exp_avg, words, 0, lanes);
     StoreRounded(exp_avg_sq + i, next.exp_avg_sq, words, 1, lanes);
     Store(master + i, next.master, lanes);

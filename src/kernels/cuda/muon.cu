@@ -1,6 +1,6 @@
 // Muon's element-wise steps (Jordan et al. 2024; as torch.optim.Muon). An element's inputs are read before its outputs
-// are written. Numbers that change from step to step are read on the device, so that one captured graph works for all
-// steps.
+// are written. __fmul_rn rounds a product before it is added, so that the compiler does not choose which one it fuses.
+// Numbers that change from step to step are read on the device, so that one captured graph works for all steps.
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/pack.cuh"
 #include "kernels/cuda/runtime/rounding.cuh"
@@ -17,7 +17,7 @@ __global__ void MuonDirectionKernel(MuonDirectionArgs a) {
     const auto before = Load(moment + i, lanes);
     if (!apply) return Store(a.direction + i, before);
     const auto gradient = Load(a.gradient + i, lanes);
-    const auto g = Each(lanes, [&](int k) { return gradient[k] * scale; });
+    const auto g = Each(lanes, [&](int k) { return __fmul_rn(gradient[k], scale); });
     const auto momentum = Each(lanes, [&](int k) { return before[k] + lerp * (g[k] - before[k]); });
     Store(a.direction + i,
           Each(lanes, [&](int k) { return a.nesterov ? g[k] + beta * (momentum[k] - g[k]) : momentum[k]; }));
@@ -50,7 +50,7 @@ __global__ void WeightedSumKernel(WeightedSumArgs a) {
   T* z = a.z.As<T>();
   ForElements<N>(a.n, [&](int64_t i, auto lanes) {
     const auto u = Load(x + i, lanes), v = Load(y + i, lanes);
-    Store(z + i, Each(lanes, [&](int k) { return alpha * u[k] + beta * v[k]; }));
+    Store(z + i, Each(lanes, [&](int k) { return alpha * u[k] + __fmul_rn(beta, v[k]); }));
   });
 }
 
@@ -63,7 +63,7 @@ __global__ void MuonUpdateKernel(MuonUpdateArgs a) {
   __nv_bfloat16* copy = a.copy.As<__nv_bfloat16>();
   ForElements<N>(a.n, [&](int64_t i, auto lanes) {
     const auto master = Load(a.master + i, lanes), o = Load(orthogonal + i, lanes);
-    const auto next = Each(lanes, [&](int k) { return master[k] * kept - step * o[k]; });
+    const auto next = Each(lanes, [&](int k) { return master[k] * kept - __fmul_rn(step, o[k]); });
     Store(a.master + i, next);
     if (copy != nullptr) Store(copy + i, next);
   });

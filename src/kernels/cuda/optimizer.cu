@@ -103,8 +103,9 @@ struct AdamwTable {
 };
 static_assert(sizeof(AdamwTable<float>) <= 32764 && sizeof(AdamwTable<__nv_bfloat16>) <= 32764);
 
-struct Root {
-  __device__ float operator()(float x) const { return sqrtf(x); }
+struct Math {
+  __device__ static float Root(float x) { return sqrtf(x); }
+  __device__ static float Product(float a, float b) { return __fmul_rn(a, b); }
 };
 
 /// Elements of a tensor that a block updates at a time.
@@ -118,7 +119,7 @@ __device__ void UpdateAt(const StateOf<M>& a, int64_t i, const AdamwFactors& f, 
   auto p = Load(a.master + i, lanes), m = Load(a.exp_avg + i, lanes), v = Load(a.exp_avg_sq + i, lanes);
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    const AdamwState<float> next = AdamwOf<float>(f, {p[k], m[k], v[k]}, g[k], Root{});
+    const AdamwState<float> next = AdamwOf<Math, float>(f, {p[k], m[k], v[k]}, g[k]);
     p[k] = next.master;
     m[k] = next.exp_avg;
     v[k] = next.exp_avg_sq;

@@ -31,6 +31,7 @@ TEST(KernelsMuon, Direction) {
       const Case c = InPlace(DirectionCase(n, nesterov), 0, 2);
       Check(c, SumBound(8, 1));
       CheckInPlace(c, 1, 3);
+      CheckPieces(c);
       const double before = c.inputs[2][0], g = c.inputs[3][0] * 0.013, momentum = before + 0.1 * (g - before);
       EXPECT_NEAR(c.Tested()[0][0], momentum, 1e-5);
       EXPECT_NEAR(c.Tested()[1][0], nesterov ? g + 0.9 * (momentum - g) : momentum, 1e-5);
@@ -72,6 +73,7 @@ TEST(KernelsMuon, WeightedSum) {
                  {{{"alpha", -4.775}, {"beta", 2.0315}}, {}}};
     Check(c, SumBound(4, 8));
     for (size_t input : {0, 1}) CheckInPlace(c, 0, input);
+    CheckPieces(c);
   }
 }
 
@@ -88,6 +90,7 @@ TEST(KernelsMuon, Update) {
   for (Dtype dtype : {kF32, kBf16}) {
     const Case c = UpdateCase(dtype, 1), none = UpdateCase(dtype, 0);
     Check(c, SumBound(4, 1));
+    CheckPieces(c);
     EXPECT_FLOAT_EQ(c.Tested()[0][3], c.inputs[2][3] * (1 - 0.002) - 0.034 * c.inputs[3][3]);
     EXPECT_TRUE(none.Tested()[0].SameBits(none.inputs[2]));
     EXPECT_TRUE(none.Reference()[0].SameBits(none.inputs[2]));

@@ -132,6 +132,7 @@ TEST(KernelsOptimizer, Adamw) {
       const Case c = AdamwCase({n}, decaying);
       Check(c, SumBound(8, 1));
       for (size_t i = 0; i < 3; ++i) CheckInPlace(c, i, 4 + i);
+      CheckPieces(c);
     }
   }
 }

@@ -163,6 +163,13 @@ inline Floats Opaque(Floats x) {
   return x;
 }
 
+/// a b, rounded before it is added to anything. Where a sum has two products, or a product is used twice, the compiler
+/// chooses in each loop which of them it fuses: an element's bits would depend on its place.
+template <typename B>
+Floats Product(Floats a, B b) {
+  return Opaque(a * b);
+}
+
 /// Calls f(i, lanes) for i = begin, begin + kLanes, ... while i < end.
 template <typename F>
 inline void ForLanes(int64_t begin, int64_t end, F f) {

@@ -34,6 +34,11 @@ std::string NoShardedParameters(const Deck& d) {
   return NothingSharded(d);
 }
 
+std::string NothingComesAhead(const Deck& d) {
+  const std::string reason = NoShardedParameters(d);
+  return d.offload.parameters > 0 || reason.empty() ? "" : reason + ", and offload.parameters is 0";
+}
+
 std::string NoGroups(const Deck& d) {
   const Deck::Parallel& p = d.parallel;
   if (d.recompute.regather == Regather::kNever) return "recompute.regather = \"never\" gathers once per step";
@@ -68,7 +73,10 @@ std::string NoCopies(const Deck& d) {
               "no two ranks hold a copy of the same state");
 }
 
-std::string NothingOffloaded(const Deck& d) { return When(d.offload.optimizer == 0, "offload.optimizer is 0"); }
+std::string NothingOffloaded(const Deck& d) {
+  return When(d.offload.optimizer == 0 && d.offload.parameters == 0 && d.offload.gradients == 0,
+              "offload.optimizer, offload.parameters and offload.gradients are 0");
+}
 std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
 std::string NoContextParallelism(const Deck& d) { return When(d.parallel.cp == 1, "parallel.cp is 1"); }
 std::string NoSharedExperts(const Deck& d) { return When(d.parallel.ep == 1, "parallel.ep is 1"); }
@@ -295,7 +303,7 @@ const std::vector<Effect>& Effects() {
       {"overlap.context", NoContextParallelism},
       {"overlap.experts", NoSharedExperts},
       {"overlap.interleave", NoJointJobs},
-      {"overlap.prefetch", NoShardedParameters},
+      {"overlap.prefetch", NothingComesAhead},
       {"fusion.join_matmuls", NothingJoins},
       {"overlap.tp_ctas", NotOverNccl},
       {"overlap.cp_ctas", NotOverNccl},

@@ -415,6 +415,13 @@ std::vector<DeckKey> Rows() {
     {"offload", "activations", FIELD(offload.activations), 0.0, ShareOfState(),
      "Share of what forward keeps for backward that waits in the memory of the host meanwhile: that of the layers of a "
      "chunk with which forward begins. The last layer of each chunk keeps its own. No bit changes."},
+    {"offload", "parameters", FIELD(offload.parameters), 0.0, ShareOfState(),
+     "Share of the weights that is kept in the memory of the host, in the type in which they are computed: that of "
+     "whole layers, spread over each chunk. They come in for the forward of a layer and again for its backward, a "
+     "layer before, and the update writes them in chunks. No bit changes."},
+    {"offload", "gradients", FIELD(offload.gradients), 0.0, ShareOfState(),
+     "Share of the sums of gradients that is kept in the memory of the host: that of whole layers, spread over each "
+     "chunk. They come in for the backward of a layer and leave after it, in every microbatch. No bit changes."},
     {"offload", "chunk_bytes", FIELD(offload.chunk_bytes), 67108864, Between(1024, 1e12),
      "Bytes of state that one copy to or from the host moves, at most; the device has memory for three such chunks."},
     {"offload", "device_bytes", FIELD(offload.device_bytes), 0, Between(0, 1e15),

@@ -51,7 +51,7 @@ void CheckInput(const Op& op, const Value& v) {
   const bool step_op = op.frequency() == Frequency::kStep;
   CHECK(!step_op || v.frequency == Frequency::kStep, "a step op reads microbatch value {}", v.name);
   const bool made_by_update = v.kind == ValueKind::kAccumulator;
-  CHECK(!made_by_update || step_op, "a microbatch op reads accumulator {}", v.name);
+  CHECK(!made_by_update || step_op || op.kind == OpKind::kCopyIn, "a microbatch op reads accumulator {}", v.name);
 }
 
 class Verifier {
@@ -89,9 +89,11 @@ class Verifier {
   }
 
  private:
-  /// An update of what is staged, in place.
+  /// An update of what is staged, in place, or an addition to it.
   bool Updates(const Op& op, int output) const {
-    return IsStaged(graph_.value(output)) && std::ranges::find(op.inputs, output) != op.inputs.end();
+    const Value& v = graph_.value(output);
+    if (IsStagedSum(v)) return !IsHostCopy(op.kind);
+    return IsStaged(v) && std::ranges::find(op.inputs, output) != op.inputs.end();
   }
   /// Pieces on their way from the host and back, which come and go whole.
   bool HasPieces(const Op& op) const { return op.frequency() == Frequency::kStep; }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "espalier/graph/local_range.hpp"
+#include "espalier/graph/transfers.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
@@ -42,9 +43,8 @@ class Batches {
   /// The batch of an update; -1: all of its states are on the device.
   int Of(const Op& update) {
     int64_t bytes = 0;
-    for (int v : update.inputs)
-      if (const Value& value = graph_.value(v); value.space == Space::kHost)
-        bytes += LocalVolume(value.type, context_.mesh, {}) * SizeOf(value.type.dtype);
+    for (int v : HostOperands(graph_, update))
+      bytes += LocalVolume(graph_.value(v).type, context_.mesh, {}) * SizeOf(graph_.value(v).type.dtype);
     if (bytes == 0) return -1;
     if (std::exchange(chunk_, update.chunk) != update.chunk || bytes_ + bytes > context_.deck.offload.chunk_bytes) {
       ++batch_;

@@ -11,14 +11,15 @@
 //                                               ...
 //
 // A chunk is a piece of a tensor (ops/strip.hpp), a tensor, or several small ones that one AdamW updates (pass
-// `merge_updates`). Each element is computed as before, so no bit changes. The program that makes copies of masters in
-// the compute type reads them likewise.
+// `merge_updates`). Each element is computed as before, so no bit changes. A copy of a master that is on the host, too,
+// leaves with it. The program that makes these copies streams likewise.
 #include <algorithm>
 #include <map>
 
 #include "espalier/graph/local_range.hpp"
 #include "espalier/graph/provenance.hpp"
 #include "espalier/graph/rewriter.hpp"
+#include "espalier/graph/transfers.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/ops/strip.hpp"
 #include "espalier/passes/pipeline.hpp"
@@ -62,14 +63,12 @@ class Streamer {
   };
 
   bool IsOnHost(int value) const { return graph_.value(value).space == Space::kHost; }
-  bool UsesHost(const Op& op) const {
-    return !IsHostCopy(op.kind) && std::ranges::any_of(op.inputs, [&](int v) { return IsOnHost(v); });
-  }
+  bool UsesHost(const Op& op) const { return !IsHostCopy(op.kind) && !HostOperands(graph_, op).empty(); }
   int StageOf(const Op& op) const { return context_.stage_of_chunk.at(static_cast<size_t>(op.chunk)); }
 
   void AddItems(const Op& op) {
-    CHECK(op.frequency() == Frequency::kStep, "{} reads {}, which is on the host", op.kind,
-          graph_.value(op.inputs[0]).name);
+    CHECK(op.frequency() == Frequency::kStep, "{} uses {}, which is on the host", op.kind,
+          graph_.value(HostOperands(graph_, op)[0]).name);
     Stream& stream = streams_[StageOf(op)];
     Piece piece = FirstPiece(op);
     items_of_[&op] = {stream.items.size(), static_cast<size_t>(piece.count)};
@@ -79,8 +78,7 @@ class Streamer {
   /// As many pieces as bring each to at most a chunk, along the first dim of which a rank has several indices. Ops of
   /// several tensors are not divided: they are made to fit.
   Piece FirstPiece(const Op& op) const {
-    std::vector<int> states;
-    std::ranges::copy_if(op.inputs, std::back_inserter(states), [&](int v) { return IsOnHost(v); });
+    const std::vector<int> states = HostOperands(graph_, op);
     const Type& type = graph_.value(states[0]).type;
     const bool alike = std::ranges::all_of(
         states, [&](int v) { return ParameterOf(graph_.value(v)) == ParameterOf(graph_.value(states[0])); });
@@ -124,7 +122,7 @@ class Streamer {
           copy.inputs.push_back(v);
           copy.outputs.push_back(Staged(v, piece));
         }
-      Push(std::move(copy), piece);
+      if (!copy.inputs.empty()) Push(std::move(copy), piece);
     }
   }
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "early.hpp"
+#include "espalier/graph/transfers.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
@@ -250,6 +251,10 @@ class Emitter {
 
   void Emit(int id, int microbatch) {
     const Op& op = graph_.op(id);
+    if (BringsSums(graph_, op)) {
+      if (microbatch == 0) return;
+      AddLateSums();  // the sums must be on the host
+    }
     if (IsCollective(op.kind)) EmitPostponed(op);
     const OpFacts& facts = common_.facts.ops[id];
     Instruction& instruction = program_.instructions.emplace_back();

@@ -51,8 +51,9 @@ MemoryClass ClassOf(const Graph& graph, const Value& v) {
 }
 
 OpFacts FactsOf(const Graph& graph, const Op& op, Signatures& signatures) {
-  const bool sums = std::any_of(op.outputs.begin(), op.outputs.end(),
-                                [&](int v) { return graph.value(v).kind == ValueKind::kAccumulator; });
+  const bool sums = !IsHostCopy(op.kind) && std::ranges::any_of(op.outputs, [&](int v) {
+    return graph.value(v).kind == ValueKind::kAccumulator || IsStagedSum(graph.value(v));
+  });
   const std::optional<Strip> strip = StripOf(op);
   return {LaneOf(graph, op), sums, op.Adds(), signatures.Of(op), &Define(op.kind).in_place, strip ? strip->index : -1};
 }

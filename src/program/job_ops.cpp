@@ -58,12 +58,13 @@ size_t BeforeLastLayer(const Graph& graph, const std::vector<int>& ops) {
   return start;
 }
 
-/// Takes the gathers of parameters before the first matmul out of the list.
+/// Takes the gathers of parameters before the first matmul out of the list, and their copies from the host.
 std::vector<int> TakeFirstGathers(const Graph& graph, std::vector<int>& ops) {
   std::set<int> gathered;  // values
   const auto waits = [&](int id) {
     const Op& op = graph.op(id);
-    const bool ready = IsReshard(op.kind) && std::all_of(op.inputs.begin(), op.inputs.end(), [&](int v) {
+    const bool moves = IsReshard(op.kind) || BringsParameters(graph, op);
+    const bool ready = moves && std::all_of(op.inputs.begin(), op.inputs.end(), [&](int v) {
                          return graph.value(v).frequency == Frequency::kStep || gathered.count(v) > 0;
                        });
     if (ready) gathered.insert(op.outputs.begin(), op.outputs.end());
@@ -107,6 +108,8 @@ void AppendTasks(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, 
 }  // namespace
 
 int MessageAddedBy(const Graph& graph, const Op& op) {
+  if (op.kind == OpKind::kCopyOut && IsStagedSum(graph.value(op.inputs[0])))
+    return MessageAddedBy(graph, graph.op(graph.value(op.inputs[0]).producer));
   const bool widens = op.kind == OpKind::kCast && HandlesGradients(graph, op);
   if (op.kind != OpKind::kAccumulate && !widens) return -1;
   const int producer = graph.value(op.inputs[0]).producer;

@@ -31,7 +31,7 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
     }
     if (profile.copies_weights) states.bytes += Aligned(shard * profile.element_bytes);
     for (int64_t bytes : parameter.state_bytes) states.bytes += Aligned(bytes * shard);
-    if (layout.ShardsGradients()) states.bytes += Aligned(kMaster * shard);
+    if (layout.ShardsGradients() && profile.keeps_gradients) states.bytes += Aligned(kMaster * shard);
     if (again && sharded) {
       states.gathered += weight;
     } else if (sharded) {
@@ -40,7 +40,7 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
     if (sharded && !layout.ShardsGradients()) states.step_gradients += kMaster * shard;
   }
   for (int64_t bytes : memory.gradients) {
-    if (!layout.ShardsGradients()) states.bytes += Aligned(bytes);
+    if (!layout.ShardsGradients() && profile.keeps_gradients) states.bytes += Aligned(bytes);
     if (layout.ReducesEach() && layout.DataParallel() * layout.cp > 1) states.raw_gradients += bytes;
   }
   if (again) states.gathering = profile.element_bytes * WorkspaceOf(elements, elements_of_gathers, gather_ranks - 1);

@@ -42,6 +42,7 @@ Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   SetLayout(changed, small);
   changed.pipeline.split.clear();
   changed.offload.optimizer = changed.offload.activations = 0;
+  changed.offload.parameters = changed.offload.gradients = 0;
   changed.model = WithLayersOf(deck.model, kind, kLayers);
   if (kind != KindOf(deck.model, deck.model.layers)) changed.model.mtp_layers = 0;
   return WithSequences(std::move(changed), layout.micro * small.dp_shard);
@@ -282,12 +283,16 @@ void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile
 
 /// The least memory of a device leaves out all that may be on the host.
 void LeaveOutOffloaded(const Deck& deck, LayerProfile& profile) {
-  const size_t stays = deck.precision.compute == Dtype::kF32 ? 1 : 0;  // the master
+  const bool in_fp32 = deck.precision.compute == Dtype::kF32;  // forward reads masters
   for (PartMemory& memory : profile.memory) {
     if (deck.offload.activations > 0) memory.kept = memory.kept_for_w = 0;
-    if (deck.offload.optimizer > 0)
-      for (ParameterShape& parameter : memory.parameters) parameter.state_bytes.resize(stays);
+    for (ParameterShape& parameter : memory.parameters) {
+      if (deck.offload.optimizer > 0) parameter.state_bytes.resize(in_fp32 ? 1 : 0);
+      if (deck.offload.parameters > 0 && in_fp32) parameter.state_bytes.erase(parameter.state_bytes.begin());
+    }
   }
+  if (deck.offload.parameters > 0) profile.copies_weights = false;
+  profile.keeps_gradients = deck.offload.gradients == 0;
 }
 
 }  // namespace

@@ -76,6 +76,7 @@ struct LayerProfile {
   int gradient_bytes = 4;              ///< of an element of a gradient that is sent
   int regather_group = 0;              ///< of the deck
   bool defers_w = false;               ///< the schedule runs W in jobs of its own
+  bool keeps_gradients = true;         ///< on the device
   bool copies_weights = true;          ///< compute weights are not the masters themselves
   ByPart<int64_t> instructions;        ///< per microbatch, forward and backward
   double step_us_per_element = 0;      ///< kernels of P, S and U, by elements of the optimizer state

@@ -24,6 +24,8 @@ CHANGES = {
     ("experts.count=4", "experts.per_token=2", "experts.ffn_dim=16", "experts.buffer=0.5"): ["expert_passes"],
     ("precision.compute=bf16", "offload.optimizer=all"): ["place_states", "stream_states"],
     ("offload.activations=all",): ["offload_activations"],
+    ("precision.compute=bf16", "offload.parameters=all"): ["place_states", "stream_parameters", "stream_states"],
+    ("offload.gradients=all",): ["place_states", "stream_parameters", "stream_states"],
 }
 
 

@@ -1,10 +1,10 @@
 """Settings that must not change a bit: pipeline degree, recompute mode, regather, prefetch, tensor overlap, strips of
 rows, interleaved microbatches, early reduction of gradients, early cp communication, and the threads that make initial
-weights; states on the host that pass through the device in chunks, and activations that wait there. Within a group all
-runs shard data and tensors in the same way, in sizes drawn at random; each must have the same losses, norms, weights
-and moments as the group's first, bit for bit. Reducing gradients after every microbatch regroups sums: rtol 1e-5.
-Sending gradients in bf16 rounds them: rtol 1e-3. The planned peak of every rank is exactly the used one, in the memory
-of the device and in that of the host."""
+weights; states on the host that pass through the device in chunks, activations that wait there, and weights and sums of
+gradients that come in for each layer. Within a group all runs shard data and tensors in the same way, in sizes drawn at
+random; each must have the same losses, norms, weights and moments as the group's first, bit for bit. Reducing gradients
+after every microbatch regroups sums: rtol 1e-5. Sending gradients in bf16 rounds them: rtol 1e-3. The planned peak of
+every rank is exactly the used one, in the memory of the device and in that of the host."""
 import os
 
 from support.checkpoints import same_bits, tensors
@@ -53,6 +53,8 @@ COMPUTE = "precision.compute=bf16"  # masters leave the device, too
 OFFLOAD, PART = (["offload.optimizer=all", "offload.chunk_bytes=2048"],
                  ["offload.optimizer=0.6", "offload.chunk_bytes=3000"])  # pieces of tensors, and several small tensors
 LARGE_CHUNKS = ["offload.optimizer=all"]
+WEIGHTS, SOME_WEIGHTS = ["offload.parameters=all"], ["offload.parameters=0.5"]
+SUMS, SOME_SUMS = ["offload.gradients=all"], ["offload.gradients=0.5"]
 AWAY, SOME_AWAY = ["offload.activations=all"], ["offload.activations=0.5"]
 
 
@@ -201,6 +203,32 @@ GROUPS = [
     (2, 1, [*EXPERTS, "parallel.ep=2", EACH, JOIN], [[], AWAY, [*SOME_AWAY, SELECTIVE], [pp(2), *AWAY]]),
     (1, 1, [CP, "parallel.context=ring", ZERO1, GPT2, *MASKS, "dropout.attention=0.2"], [[], AWAY, [pp(2), *AWAY]]),
     (1, 2, [CHUNKS, *MLA], [[], AWAY, [ATTENTION_AGAIN, *AWAY]]),
+    # Weights on the host.
+    (1, 1, [JOIN], [[], WEIGHTS, [*SOME_WEIGHTS, *OFFLOAD, FULL], [AT_USE, *WEIGHTS, *AWAY], [pp(2), *WEIGHTS],
+                    [pp(2), schedule("zbv"), *SOME_WEIGHTS], [pp(3), TOGETHER, *WEIGHTS, *OFFLOAD]]),
+    (2, 1, [COMPUTE, STEP, *UNEVEN], [[], WEIGHTS, [ZERO1, *WEIGHTS, *PART], [pp(2), ZERO3, ALWAYS, *SOME_WEIGHTS],
+                                      [ZERO3, ALWAYS, TWO_AHEAD, *WEIGHTS, *OFFLOAD, *AWAY], [NEVER, *WEIGHTS],
+                                      [pp(2), schedule("interleaved"), *WEIGHTS, *OFFLOAD],
+                                      [pp(2), ZERO3, schedule("dualpipev"), TOGETHER, *WEIGHTS]]),
+    (1, 2, [COMPUTE, "model.tie_embeddings=true"], [[], WEIGHTS, [TWO_STRIPS, *SOME_WEIGHTS, *OFFLOAD],
+                                                    [pp(2), *WEIGHTS]]),
+    (4, 1, [COMPUTE, PAIRS, EACH], [[], WEIGHTS, [LATE, SELECTIVE, *WEIGHTS, *OFFLOAD]]),
+    (2, 2, [COMPUTE, *EXPERTS, "parallel.ep=2", EACH], [[], WEIGHTS, [FULL, *SOME_WEIGHTS], [pp(2), *WEIGHTS]]),
+    (2, 1, [MUON, MOMENTS, STEP, CHUNKS], [[], WEIGHTS, [*SOME_WEIGHTS, *PART], [pp(2), *WEIGHTS, *OFFLOAD]]),
+    (1, 1, [CP, "parallel.context=ring", ZERO1, GPT2, *MASKS], [[], WEIGHTS, [pp(2), *WEIGHTS, *AWAY]]),
+    # Sums of gradients there, too.
+    (1, 1, [JOIN], [[], SUMS, [*SOME_SUMS, *WEIGHTS, *OFFLOAD, FULL], [pp(2), *SUMS], [pp(2), schedule("zb-h1"), *SUMS],
+                    [pp(2), schedule("zbv"), *SOME_SUMS, *AWAY], [pp(3), TOGETHER, *WEIGHTS, *SUMS]]),
+    (2, 1, [COMPUTE, STEP, *UNEVEN], [[], SUMS, [ZERO1, *SUMS, *PART], [LATE, *SUMS],
+                                      [pp(2), ZERO3, ALWAYS, *SOME_SUMS, *WEIGHTS],
+                                      [pp(2), schedule("interleaved"), *SUMS, *OFFLOAD]]),
+    (2, 1, [COMPUTE, EACH, ZERO2], [[], SUMS, [LATE, *SUMS], [ZERO3, FULL, *SUMS, *WEIGHTS, *OFFLOAD],
+                                    [pp(2), schedule("dualpipev"), *SOME_SUMS], [pp(2), TOGETHER, *SUMS]]),
+    (2, 1, [COMPUTE, EACH, ZERO2, BF16], [[], SUMS, [pp(2), *SUMS, *OFFLOAD]]),
+    (1, 2, [COMPUTE, "model.tie_embeddings=true"], [[], SUMS, [TWO_STRIPS, *SOME_SUMS], [pp(2), *SUMS, *WEIGHTS]]),
+    (2, 2, [COMPUTE, *EXPERTS, "parallel.ep=2", EACH], [[], SUMS, [FULL, *SOME_SUMS], [pp(2), *SUMS]]),
+    (2, 1, [MUON, MOMENTS, STEP, CHUNKS], [[], SUMS, [*SUMS, *PART], [pp(2), *SUMS, *OFFLOAD]]),
+    (1, 1, [CP, "parallel.context=ring", ZERO1, GPT2, *MASKS], [[], SUMS, [pp(2), *SUMS, *WEIGHTS]]),
 ]
 
 # dp_replicate, dp_shard, tp, further keys: compared with the same run with another `reduce`.
@@ -246,7 +274,9 @@ class Runner:
         self.checks.that(metrics.end["rank_peak_bytes"] == plan["rank_peak_bytes"],
                          f"{name}: planned peak is what was used")
         on_host = plan.get("rank_host_bytes")
-        states, some = (any(key.startswith(word) for key in keys) for word in ("offload.optimizer", "offload."))
+        states, some = (any(key.startswith(words) for key in keys)
+                        for words in (("offload.optimizer", "offload.parameters", "offload.gradients"),
+                                      "offload."))
         self.checks.that(metrics.end.get("rank_host_bytes") == on_host and (on_host is None or some) and
                          (on_host is not None or not states), f"{name}: planned peak on the host is what was used")
         return metrics.curve("loss"), metrics.curve("grad_norm"), tensors(metrics.checkpoint(STEPS))

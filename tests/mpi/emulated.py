@@ -248,8 +248,9 @@ def check_attention(checks, home):
 
 
 def check_offload(checks, home):
-    """States and activations on the host: the bits of a run without, however streams run and messages travel."""
-    away = ["offload.optimizer=all", "offload.activations=all", "offload.chunk_bytes=2048"]
+    """All that can be on the host: the bits of a run without, however streams run and messages travel."""
+    away = [f"offload.{what}=all" for what in ("optimizer", "activations", "parameters", "gradients")]
+    away.append("offload.chunk_bytes=2048")
     two = ["parallel.dp_shard=2", "parallel.zero=3"]
     ways = [("graph", 1, [], {}), ("issued", 1, [], {"ESPALIER_CUDA_GRAPH": "0"}),
             ("late streams", 1, [], {"ESPALIER_EMULATED_STREAMS": "late"}), ("over MPI", 2, two, {}),

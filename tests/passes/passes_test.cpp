@@ -69,6 +69,8 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "regather") return void(c.deck.recompute.regather = ParseChoice<Regather>(value).value());
   if (key == "offload.optimizer") return void(c.deck.offload.optimizer = std::stod(value));
   if (key == "offload.activations") return void(c.deck.offload.activations = std::stod(value));
+  if (key == "offload.parameters") return void(c.deck.offload.parameters = std::stod(value));
+  if (key == "offload.gradients") return void(c.deck.offload.gradients = std::stod(value));
   if (key == "chunk_bytes") return void(c.deck.offload.chunk_bytes = std::stoi(value));
   if (key == "compute") return void(c.deck.precision.compute = value == "bf16" ? Dtype::kBf16 : Dtype::kF32);
   FAIL() << "unknown setting " << setting;

@@ -8,6 +8,8 @@ from support.runs import Checks, DECK, launch, layout, planned, scratch, train
 
 BF16 = "precision.compute=bf16"
 NONE, ALL, PART = ([f"offload.optimizer={share}", "offload.chunk_bytes=2048"] for share in ("none", "all", "0.4"))
+WEIGHTS, SUMS = ["offload.parameters=all"], ["offload.gradients=all"]
+EVERYTHING = [*ALL, *WEIGHTS, *SUMS, "offload.activations=all"]
 RESTARTED = ["checkpoint.restart=auto", "run.steps=6", "lr.decay_steps=4", BF16]
 
 
@@ -15,14 +17,15 @@ def check_restart(checks, folder):
     """Six steps without offload are three with one share and three with another, bitwise in one layout."""
     wholes = {}
     for digits, before, after in (("111", ALL, NONE), ("111", NONE, ALL), ("222", ALL, NONE), ("122", PART, ALL),
-                                  ("221", NONE, PART)):
+                                  ("221", NONE, PART), ("111", WEIGHTS, NONE), ("212", NONE, EVERYTHING),
+                                  ("221", EVERYTHING, WEIGHTS)):
         degrees, ranks = layout(digits)
         keys = [*degrees, *RESTARTED]
         if digits not in wholes:
             wholes[digits] = train(os.path.join(folder, f"whole-{digits}"), ranks, keys)
         whole = wholes[digits]
         for asynchronous in ("true", "false"):
-            name = f"{digits}, {before[0]}, then {after[0]}, checkpoint.asynchronous={asynchronous}"
+            name = f"{digits}, {' '.join(before)}, then {' '.join(after)}, checkpoint.asynchronous={asynchronous}"
             home = os.path.join(folder, name.replace(" ", ""))
             saves = [*keys, f"checkpoint.asynchronous={asynchronous}"]
             train(home, ranks, [*saves, *before, "run.steps=3"])
@@ -66,6 +69,24 @@ def check_memory(checks, folder):
         checks.that(0 < saved <= most, f"{name}: {saved} bytes less on the device, {most} on the host")
 
 
+def check_weights(checks, folder):
+    """Weights come in for each forward and backward, and leave once per step: the device has those of two layers, or of
+    three with prefetched gathers."""
+    for digits, more in (("111", []), ("211", ["parallel.zero=3"]), ("122", [])):
+        degrees, ranks = layout(digits)
+        keys = [*degrees, *more, BF16, "model.layers=12", "run.steps=1"]
+        here, away = (planned(folder, ranks, [*keys, *share]) for share in ([], WEIGHTS))
+        run = train(os.path.join(folder, f"weights-{digits}"), ranks, [*keys, *WEIGHTS])
+        name = f"weights, {digits} {' '.join(more)}"
+        checks.that(run.end["rank_peak_bytes"] == away["rank_peak_bytes"] and
+                    run.end["rank_host_bytes"] == away["rank_host_bytes"], f"{name}: used as planned, in both arenas")
+        for stage, before in zip(away["stages"], here["stages"]):
+            copied, weights = stage["copied_bytes"], stage["host_bytes"]
+            checks.that(weights - 64 * 1000 <= copied["out"] <= weights < copied["in"],
+                        f"{name}: {weights} bytes of weights, {copied}")
+            checks.that(stage["peak_bytes"] < before["peak_bytes"], f"{name}: the device needs less")
+
+
 def check_refusals(checks, folder):
     """Values, and memory."""
     for value, said in (("2", "out of range (allowed: 0 to 1, \"none\" = 0, \"all\" = 1)"),
@@ -75,7 +96,8 @@ def check_refusals(checks, folder):
         checks.that(done.returncode == 2 and f"offload.optimizer={value}: " in done.stdout and said in done.stdout,
                     f"offload.optimizer = {value}: exit {done.returncode}, {done.stdout.strip()[:200]}")
     done = launch(1, ["check", DECK, "offload.chunk_bytes=4096"])
-    checks.that("offload.chunk_bytes = 4096 has no effect: offload.optimizer is 0" in done.stdout,
+    checks.that("offload.chunk_bytes = 4096 has no effect: offload.optimizer, "
+                "offload.parameters and offload.gradients are 0" in done.stdout,
                 "chunks of nothing: said to have no effect")
     keys = [BF16, "run.steps=1"]
     here, away = (planned(folder, 1, [*keys, *share])["peak_bytes"] for share in (NONE, ALL))
@@ -113,7 +135,8 @@ def check_simulation(checks, folder):
 def main():
     checks = Checks()
     with scratch() as folder:
-        checks.each([check_restart, check_layouts, check_memory, check_refusals, check_words, check_simulation], folder)
+        checks.each([check_restart, check_layouts, check_memory, check_weights, check_refusals, check_words,
+                     check_simulation], folder)
     checks.finish()
 
 

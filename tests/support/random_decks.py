@@ -346,7 +346,9 @@ class RandomDeck:
                          "overlap.interleave": chooser.choice([True, False]),
                          "offload.optimizer": chooser.choice([0, 0, 0.5, 1]),
                          "offload.activations": chooser.choice([0, 0, 0.5, 1]),
-                         "offload.chunk_bytes": 1 << 26}
+                         "offload.parameters": chooser.choice([0, 0, 0.5, 1]),
+                         "offload.gradients": chooser.choice([0, 0, 0.5, 1]),
+                         "offload.chunk_bytes": chooser.choice([1024, 5000, 1 << 26])}
         if self.switches["parallel.zero"] == 3 and self.shards > 1:
             self.switches |= {"recompute.regather": chooser.choice(["auto", "always", "never"]),
                               "overlap.prefetch": chooser.randint(0, 2)}

@@ -126,6 +126,7 @@ struct Deck {
     double optimizer;      ///< share of the state of the optimizer that is on the host
     double activations;    ///< share of what forward keeps for backward that waits there
     double parameters;     ///< share of the weights in the compute type that is there
+    double gradients;      ///< share of the sums of gradients that is there
     int64_t chunk_bytes;   ///< most of it that a copy moves
     int64_t device_bytes;  ///< most that the arena of a device may have; 0: what the device has
   } offload;

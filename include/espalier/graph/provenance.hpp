@@ -7,6 +7,7 @@
 //   VALUE.again            VALUE, recomputed in backward instead of being kept
 //   VALUE.host             VALUE, where it waits for backward on the host
 //   staged/VALUE           VALUE, which is on the host, or a piece of it, on its way through the device
+//   staged/VALUE.ROLE      the same of a weight or a gradient for a layer in one role; of a copy staged/parameters/NAME
 #pragma once
 
 #include <fmt/core.h>
@@ -45,6 +46,14 @@ inline bool IsMoment(const Value& value) {
   return value.kind == ValueKind::kState && value.name.starts_with(kMomentPrefix);
 }
 inline bool IsStaged(const Value& value) { return value.name.starts_with(kStagedPrefix); }
+/// A weight that is on the host, on its way through the device for one microbatch.
+inline bool IsStagedWeight(const Value& value) {
+  return value.frequency == Frequency::kMicrobatch && value.name.starts_with(StagedName(kParameterPrefix));
+}
+/// The sum of a gradient, which is on the host, while a microbatch adds to it.
+inline bool IsStagedSum(const Value& value) {
+  return value.frequency == Frequency::kMicrobatch && value.name.starts_with(StagedName(kGradientPrefix));
+}
 /// The copy of a master, which is kept from step to step.
 inline bool IsCopy(const Graph& graph, const Value& value) {
   return value.kind == ValueKind::kCache && graph.FindOrNone(StateName(value.name)) >= 0;

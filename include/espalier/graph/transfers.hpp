@@ -1,12 +1,36 @@
 // Kinds of collectives and reshards: of activations, of parameters, of gradients of weights.
 #pragma once
 
+#include <algorithm>
+#include <vector>
+
 #include "espalier/graph/provenance.hpp"
 
 namespace espalier {
 
+/// The operands of an op that are on the host, once each: its inputs, then its other outputs.
+inline std::vector<int> HostOperands(const Graph& graph, const Op& op) {
+  std::vector<int> on_host;
+  for (const std::vector<int>* operands : {&op.inputs, &op.outputs})
+    for (int v : *operands)
+      if (graph.value(v).space == Space::kHost && std::ranges::find(on_host, v) == on_host.end()) on_host.push_back(v);
+  return on_host;
+}
+
+/// Brings weights from the host, for one microbatch (pass `stream_parameters`).
+inline bool BringsParameters(const Graph& graph, const Op& op) {
+  return op.kind == OpKind::kCopyIn && op.frequency() == Frequency::kMicrobatch &&
+         IsKept(graph.value(op.inputs[0]).kind);
+}
+/// Brings sums of gradients from the host, to which a microbatch adds. In microbatch 0 it does nothing.
+inline bool BringsSums(const Graph& graph, const Op& op) {
+  return op.kind == OpKind::kCopyIn && op.frequency() == Frequency::kMicrobatch &&
+         graph.value(op.inputs[0]).kind == ValueKind::kAccumulator;
+}
+/// The op reads what is made in each microbatch, not a value of the step; a weight from the host is one of the step.
 inline bool ReadsMicrobatch(const Graph& graph, const Op& op) {
-  return graph.value(op.inputs[0]).frequency == Frequency::kMicrobatch;
+  const Value& v = graph.value(op.inputs[0]);
+  return v.frequency == Frequency::kMicrobatch && !IsStagedWeight(v);
 }
 
 /// True if the op of a microbatch makes, sends or adds up gradients of weights: all of role W, and some of others.

@@ -38,7 +38,7 @@
     "after partition, which places copies like masters, and coalesce, which orders messages by what makes their "      \
     "inputs")                                                                                                          \
   X("place_states", PlaceStates, kPlaced | kSingleUpdates, {}, {},                                                     \
-    "after keep_copies, with which only updates read masters")                                                         \
+    "after keep_copies, which makes the copies that forward reads")                                                    \
   X("merge_updates", MergeUpdates, kSingleUpdates, {}, kSingleUpdates,                                                 \
     "after keep_copies, which writes a copy per update, and place_states, which says what goes by chunks")             \
   X("join", Join, kPlaced | kLowered | kUnfused | kWhole, {}, {},                                                      \
@@ -57,6 +57,8 @@
     "after tensor_strips, which cuts gradients of norms in strips, but not fused ones")                                \
   X("offload_activations", OffloadActivations, kPlaced | kLowered, {}, {},                                             \
     "after all passes that change what backward reads of forward")                                                     \
+  X("stream_parameters", StreamParameters, kPlaced | kLowered, {}, {},                                                 \
+    "after all passes that move what reads weights: they come in a layer before")                                      \
   X("stream_states", StreamStates, kPlaced, {}, {},                                                                    \
     "after tensor_strips and fuse, which take ops as whole: an update has strips for the pieces of its states")        \
   X("cut", Cut, kLowered | kUncut, kCut, kUncut,                                                                       \

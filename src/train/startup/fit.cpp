@@ -62,6 +62,10 @@ std::vector<Change> Changes(const Deck& deck) {
   const bool devices_have_memory = deck.run.device == RunDevice::kCuda || deck.offload.device_bytes > 0;
   if (deck.offload.optimizer < 1 && devices_have_memory)
     changes.push_back({"offload.optimizer = \"all\"", [](Deck& d) { d.offload.optimizer = 1; }});
+  if (deck.offload.parameters < 1 && devices_have_memory)
+    changes.push_back({"offload.parameters = \"all\"", [](Deck& d) { d.offload.parameters = 1; }});
+  if (deck.offload.gradients < 1 && devices_have_memory)
+    changes.push_back({"offload.gradients = \"all\"", [](Deck& d) { d.offload.gradients = 1; }});
   return changes;
 }
 

@@ -47,9 +47,9 @@ TEST(Program, PeakIsTheHighestByteTouched) {
 
 TEST(Program, PeaksOfBothArenasAreTheHighestBytesTouched) {
   for (Case layout : AllCases())
-    for (const char* share : {"0.5", "all"}) {
-      layout.overrides.insert(layout.overrides.end(),
-                              {std::string("offload.optimizer=") + share, "offload.chunk_bytes=2000"});
+    for (const char* share :
+         {"offload.optimizer=0.5", "offload.optimizer=all", "offload.parameters=all", "offload.gradients=all"}) {
+      layout.overrides.insert(layout.overrides.end(), {share, "offload.chunk_bytes=2000"});
       const Compilation c = Compile(SmallDeck(layout.overrides), layout.ranks, Purpose::kTrain);
       for (const Program& program : AllPrograms(c)) {
         const BySpace<int64_t> top = HighestBytes(program);

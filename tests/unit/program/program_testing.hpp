@@ -89,6 +89,11 @@ inline const std::vector<std::vector<std::string>> kVariations = {
     {"offload.activations=0.5", "offload.optimizer=all", "overlap.interleave=true", "overlap.tensor_strips=2"},
     {"offload.optimizer=all", "offload.chunk_bytes=1024", "precision.compute=bf16"},
     {"offload.optimizer=0.6", "offload.chunk_bytes=3000", "parallel.zero=3", "optimizer.name=muon"},
+    {"offload.parameters=all", "overlap.interleave=true", "recompute.mode=full"},
+    {"offload.parameters=0.5", "offload.optimizer=all", "offload.activations=all", "parallel.zero=3",
+     "precision.compute=bf16"},
+    {"offload.gradients=all", "offload.parameters=all", "overlap.interleave=true"},
+    {"offload.gradients=0.5", "parallel.reduce=microbatch", "parallel.zero=2", "fusion.join_matmuls=always"},
 };
 
 struct PipelineCase {

@@ -12,6 +12,9 @@ namespace {
 /// Memory of cuDNN's kernels themselves: descriptors, counters, lengths of padded sequences.
 constexpr int64_t kOwnBytes = int64_t{1} << 20;
 
+/// Features of the widest heads that it takes, and that backward takes on every GPU.
+constexpr int64_t kWidest = 256, kWidestBackward = 128;
+
 constexpr int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 int64_t HeadsInGroup(const AttentionShape& x) { return x.kv_heads == 0 ? 0 : x.heads / x.kv_heads; }
@@ -21,10 +24,15 @@ int64_t ScoreBytes(const AttentionShape& x) {
   return HeadsInGroup(x) * RoundUp(x.queries, 64) * RoundUp(x.keys, 128) * 2;
 }
 
-/// Bytes of the sums of one head of keys: fp32 dq and dO . o; with grouped heads also dk and dv of every query head.
-int64_t SumBytes(const AttentionShape& x) {
-  const int64_t group = HeadsInGroup(x), whole_heads = group > 1 ? x.keys * (x.head_dim + x.ValueDim()) : 0;
-  return group * 4 * (x.queries * x.head_dim + x.queries + whole_heads);
+/// Bytes of backward of one head of keys, on the GPU that wants most: dO . o, with grouped heads dk and dv in bf16 of
+/// every query head, and the scores in bf16 or dq in fp32. 10.x has dq where others have the scores; 8.x, which takes
+/// heads of up to 128 features, has dq twice where no scores are stored.
+int64_t BackwardBytes(const AttentionShape& x, bool stores_scores) {
+  const int64_t group = HeadsInGroup(x), queries = RoundUp(x.queries, 8);
+  const int64_t dq = group * queries * x.head_dim * 4, dot = group * queries * 4;
+  const int64_t of_keys = group > 1 ? group * x.keys * (x.head_dim + x.ValueDim()) * 2 : 0;
+  const bool narrow = std::max(x.head_dim, x.ValueDim()) <= kWidestBackward;
+  return (stores_scores ? std::max(ScoreBytes(x), dq) : narrow ? 2 * dq : dq) + dot + of_keys;
 }
 
 int64_t LargestDivisor(int64_t n, int64_t limit) {
@@ -71,12 +79,15 @@ bool AttentionInBlocks::IsOneCall() const {
          results == Dtype::kBf16;
 }
 
-std::string WhyNotFused(const AttentionInBlocks& call, int major) {
+std::string WhyNotFused(const AttentionInBlocks& call, AttentionDirection direction, int major) {
   const AttentionShape& x = call.whole;
-  const int64_t widest = major >= 9 ? 256 : 128;
+  const bool backward = direction == AttentionDirection::kBackward;
+  const bool latent = major == 10 && x.head_dim == 192 && x.ValueDim() == 128;
+  const int64_t widest = !backward || major == 9 ? kWidest : latent ? 192 : kWidestBackward;
   if (major < 8) return fmt::format("compute capability {}.x is below 8.0", major);
   if (x.IsEmpty()) return "it is empty";
   if (call.inputs != Dtype::kBf16) return "it is fp32";
+  if (backward && x.queries == 1 && x.keys == 1) return "it has one token";
   for (int64_t features : {x.head_dim, x.ValueDim()}) {
     if (features % 8 != 0) return fmt::format("heads of {} elements, no multiple of 8", features);
     if (features > widest) return fmt::format("heads of {} elements, more than {}", features, widest);
@@ -87,12 +98,15 @@ std::string WhyNotFused(const AttentionInBlocks& call, int major) {
                              : "";
 }
 
-bool FusedAttentionTakes(const AttentionInBlocks& call, int major) { return WhyNotFused(call, major).empty(); }
+bool FusedAttentionTakes(const AttentionInBlocks& call, AttentionDirection direction, int major) {
+  return WhyNotFused(call, direction, major).empty();
+}
 
 BackwardMethod BackwardMethodOf(std::string_view name) {
   if (name == "large_parts") return {kLargeScoreBytes, 1};
   if (name == "two_streams") return {kScoreBytes, 2};
   if (name == "ordered") return {0, 1};
+  if (name == "unordered") return {0, 1, false};
   CHECK(name == "parts", "attention's backward is computed by '{}'", name);
   return {};
 }
@@ -121,17 +135,14 @@ std::vector<AttentionPart> PartsFrom(const AttentionShape& x, AttentionPart firs
 
 int64_t FusedAttentionBytes(const AttentionShape& x) { return kOwnBytes + x.batch * x.heads * x.queries * 4; }
 
-int64_t BackwardPartBytes(const AttentionShape& x, const BackwardMethod& method) {
-  const AttentionPart part = PartOfBackward(x, method);
-  const int64_t scores = method.score_bytes == 0 ? 0 : ScoreBytes(x);
-  return kOwnBytes + part.batch * part.kv_heads * (scores + SumBytes(x));
+int64_t BackwardPartBytes(const AttentionShape& x, AttentionPart part, const BackwardMethod& method) {
+  return kOwnBytes + part.Size() * BackwardBytes(x, method.score_bytes > 0);
 }
 
 int64_t FusedAttentionGradBytes(const AttentionShape& x, const BackwardMethod& method) {
-  const int64_t streams = std::min(method.streams, PartsIn(x, PartOfBackward(x, method)));
-  const int64_t of_part = BackwardPartBytes(x, method);
-  const int64_t not_deterministic = kOwnBytes + x.batch * x.kv_heads * SumBytes(x);  // one call, no scores are stored
-  return std::max(streams > 1 ? streams * Aligned(of_part) : of_part, not_deterministic);
+  const AttentionPart part = PartOfBackward(x, method);
+  const int64_t streams = std::min(method.streams, PartsIn(x, part)), of_part = BackwardPartBytes(x, part, method);
+  return streams > 1 ? streams * Aligned(of_part) : of_part;
 }
 
 ForwardScratch ForwardScratchOf(const AttentionInBlocks& call) {

@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "espalier/device_memory/expert_rows.hpp"
-#include "espalier/device_memory/fused_attention.hpp"
 #include "espalier/device_memory/partial_sums.hpp"
 #include "espalier/ops/matmul_spec.hpp"
 
@@ -102,15 +101,8 @@ AttentionShape ShapeOfRank(const LocalOp& op, int64_t rank) {
           a.IntegerOr("value_dim", e)};
 }
 
-AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank) {
-  const AttentionShape shape = ShapeOfRank(op, rank);
-  const Dtype results = op.op.attributes.numbers.contains("hop") ? Dtype::kF32 : op.dtype;
-  // q, k and v, or with o, lse and dO; then one input of documents, and two of dropout.
-  const size_t operands = op.op.kind == OpKind::kAttention ? 3 : 6;
-  const bool dropout = op.op.attributes.numbers.contains("rate");
-  const bool documents = op.inputs.size() > operands + (dropout ? 2 : 0);
-  return {shape,   documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(shape), op.dtype,
-          results, BackwardMethodOf(op.op.attributes.TextOr("backward", "parts")),       dropout};
+AttentionDirection DirectionOf(const LocalOp& op) {
+  return op.op.kind == OpKind::kAttention ? AttentionDirection::kForward : AttentionDirection::kBackward;
 }
 
 /// The workspace of cuDNN's attention, if it takes the call, on the rank that needs most, since all ranks run one
@@ -120,7 +112,7 @@ int64_t Attention(const LocalOp& op) {
   int64_t most = 0;
   for (int64_t rank = 0; rank < op.op.attributes.IntegerOr("cp", 1); ++rank) {
     const AttentionInBlocks call = AttentionOfRank(op, rank);
-    if (FusedAttentionTakes(call)) most = std::max(most, kBytes(call));
+    if (FusedAttentionTakes(call, DirectionOf(op))) most = std::max(most, kBytes(call));
   }
   return most;
 }
@@ -171,9 +163,20 @@ ESPALIER_KERNELS(ESPALIER_ANSWERED)
 
 }  // namespace
 
+AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank) {
+  const AttentionShape shape = ShapeOfRank(op, rank);
+  const Dtype results = op.op.attributes.numbers.contains("hop") ? Dtype::kF32 : op.dtype;
+  // q, k and v, or with o, lse and dO; then one input of documents, and two of dropout.
+  const size_t operands = op.op.kind == OpKind::kAttention ? 3 : 6;
+  const bool dropout = op.op.attributes.numbers.contains("rate");
+  const bool documents = op.inputs.size() > operands + (dropout ? 2 : 0);
+  return {shape,   documents ? std::vector<AttentionBlock>() : AttentionBlocksOf(shape), op.dtype,
+          results, BackwardMethodOf(op.op.attributes.TextOr("backward", "parts")),       dropout};
+}
+
 std::string WhyPlainAttention(const LocalOp& op) {
   const AttentionInBlocks call = AttentionOfRank(op, 0);  // all ranks agree
-  return call.whole.IsEmpty() ? "" : WhyNotFused(call, 9);
+  return call.whole.IsEmpty() ? "" : WhyNotFused(call, DirectionOf(op), 9);
 }
 
 WorkspaceFormula CudaWorkspaceFormula(OpKind kind) {

@@ -26,7 +26,7 @@ TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, const
       precision_(deck.precision),
       z_loss_(deck.loss.z_loss),
       mtp_weight_(deck.loss.mtp_weight),
-      backward_(deck.run.attention_backward) {}
+      backward_(deck.run.deterministic ? DeckName(deck.run.attention_backward) : kUnorderedBackward) {}
 
 Model TransformerWriter::Build() {
   b_.Layer(0);
@@ -59,7 +59,7 @@ int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<s
   if (m_.v_dim != m_.head_dim) attributes.numbers["value_dim"] = double(m_.v_dim);
   if (m_.score_factor != 1) attributes.numbers["score_factor"] = m_.score_factor;
   if (KindOf(m_, l).window) attributes.numbers["window"] = double(m_.sliding_window);
-  if (backward_ != AttentionBackward::kParts) attributes.texts["backward"] = DeckName(backward_);
+  if (backward_ != DeckName(AttentionBackward::kParts)) attributes.texts["backward"] = backward_;
   std::vector<int> inputs = {q, k, v};
   if (isolate_documents_) inputs.push_back(documents_);
   if (dropout_.attention > 0)

@@ -67,7 +67,7 @@ class TransformerWriter {
   const int64_t seed_;
   const Deck::Precision& precision_;
   const double z_loss_, mtp_weight_;
-  const AttentionBackward backward_;
+  const std::string_view backward_;
   int positions_ = -1;                            ///< SequencePositions, once it was called
   int stream_numbers_ = -1, query_numbers_ = -1;  ///< inputs i32[b,s]: numbers of tokens, for dropout
   int documents_ = -1;  ///< input i32[b,s]: the position at which each token's document begins

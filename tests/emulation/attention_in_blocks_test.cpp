@@ -1,11 +1,14 @@
 // Which attention calls use cuDNN, and as how many cuDNN calls; the kernels' tests check the results.
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
+#include <string_view>
 
 #include "espalier/kernels/cuda/cuda_call.hpp"
 #include "fused_attention_calls.hpp"
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
+#include "kernels/cuda/runtime/workspace.hpp"
 #include "unit/kernel_cases.hpp"
 
 namespace espalier::testing {
@@ -63,6 +66,17 @@ TEST(AttentionInBlocks, ThePlainKernelTakesTheRest) {
   EXPECT_EQ(CallsOf(kBf16, {1, 320, 320, 2, 1, 8, 0, 0, 1, 2, 640, 1}), 0) << "odd chunks";
 }
 
+TEST(AttentionInBlocks, OnlyForwardTakesWideHeadsOnOtherGpusThanHopper) {
+  Random random;
+  const Case forward = AttentionCase(random, kBf16, {1, 16, 16, 2, 1, 136});
+  for (const char* capability : {"80", "90", "100"}) {
+    setenv("ESPALIER_EMULATED_CAPABILITY", capability, 1);
+    EXPECT_EQ(CallsOf(forward), 1) << capability;
+    EXPECT_EQ(CallsOf(GradOf(random, forward)), capability == std::string_view("90") ? 1 : 0) << capability;
+  }
+  unsetenv("ESPALIER_EMULATED_CAPABILITY");
+}
+
 /// dq, dk and dv of a call by `method`, one after the other, in a workspace of the planned size.
 std::vector<double> GradientsBy(const BackwardMethod& method, const AttentionShape& x) {
   Random random;
@@ -110,7 +124,8 @@ TEST(AttentionBackward, PartsAndStreamsChangeNoBit) {
       ASSERT_GT(PartsIn(shape, PartOfBackward(shape, {scores, streams})), 1);
       EXPECT_EQ(GradientsBy({scores, streams}, shape), whole) << scores << " bytes, " << streams << " streams";
     }
-  EXPECT_EQ(GradientsBy(BackwardMethodOf("ordered"), shape), whole);
+  for (std::string_view method : {"ordered", "unordered"})
+    EXPECT_EQ(GradientsBy(BackwardMethodOf(method), shape), whole) << method;
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Attention as a plain loop, in place of src/kernels/cuda/attention/fused_attention.cpp: bf16 operands and results,
 // fp32 inside, with the library's masks and memory. ESPALIER_EMULATED_CUDNN in the environment: `none` is a GPU without
-// cuDNN, `say` prints prepared calls on stderr, `hungry` needs more workspace than planned for the planned part,
-// `starving` for every part.
+// cuDNN, `say` prints prepared calls on stderr, `hungry` needs more workspace than planned for the planned part of
+// backward, `starving` for every part.
 #include "kernels/cuda/attention/fused_attention.hpp"
 
 #include <cudnn.h>
@@ -13,6 +13,7 @@
 #include <cstring>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,7 @@
 #include "fused_attention_calls.hpp"
 #include "kernels/cuda/attention/choose_part.hpp"
 #include "kernels/cuda/attention/parts.hpp"
-#include "kernels/cuda/runtime/prepare.hpp"
+#include "kernels/cuda/runtime/workspace.hpp"
 #include "switches.hpp"
 
 namespace espalier {
@@ -170,38 +171,43 @@ void Scribble(const FusedMemory& m) {
   std::memset(workspace.data, 0xff, static_cast<size_t>(workspace.bytes));
 }
 
-/// Bytes for a part of a call, of which `wanted` are planned; a library that needs more is emulated, too.
-Offer Ask(AttentionPart part, AttentionPart first, int64_t wanted, int64_t usable) {
-  const bool is_first = part.batch == first.batch && part.kv_heads == first.kv_heads;
-  return {IsEmulated("starving") || (IsEmulated("hungry") && is_first) ? usable + 1 : wanted, ""};
+/// Bytes for a part of a call, by the formulas of the plan.
+int64_t WantedBytes(const FusedCall& call, AttentionDirection direction, AttentionPart part) {
+  return direction == AttentionDirection::kForward ? FusedAttentionBytes(call.shape)
+                                                   : BackwardPartBytes(call.shape, part, call.backward);
 }
 
-/// The part that the library computes in one call, at most `first`; nothing if it refuses.
-std::optional<AttentionPart> Choose(const char* what, const FusedCall& call, AttentionPart first, int64_t wanted,
-                                    int64_t usable) {
+/// The part that the library computes in one call. A library that needs more than the plan is emulated, too.
+std::optional<AttentionPart> Choose(const char* what, const FusedCall& call, AttentionDirection direction,
+                                    AttentionPart planned, int64_t usable) {
   const AttentionShape& s = call.shape;
   const std::string window = s.window > 0 ? fmt::format(", window {}", s.window) : "";
   const std::string text =
       fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}{}", what, s.batch, s.queries, s.heads,
                   s.head_dim, s.keys, s.kv_heads, s.causal ? "causal" : "not causal", window);
+  const int64_t wanted = WantedBytes(call, direction, planned);
   CHECK(wanted <= usable, "{} may use {} bytes, {} are left", text, wanted, usable);
   CHECK(!s.causal || s.queries == s.keys, "{}: the diagonal of what is no square", text);
   CHECK(s.window == 0 || s.causal, "{}: a window without its diagonal", text);
   static std::set<std::string> said;
   if (IsEmulated("say") && said.insert(text).second) fmt::print(stderr, "emulated cuDNN: {}\n", text);
-  return ChoosePart(
-      s, first, usable, [&](AttentionPart part) { return Ask(part, first, wanted, usable); }, text);
+  const auto ask = [&](AttentionPart part) {
+    const bool too_much =
+        IsEmulated("starving") ||
+        (IsEmulated("hungry") && direction == AttentionDirection::kBackward && part.Size() >= planned.Size());
+    return Offer{too_much ? usable + 1 : WantedBytes(call, direction, part), ""};
+  };
+  return ChoosePart(s, planned, usable, ask, text);
 }
 
 std::optional<AttentionPart> ChooseForward(const FusedCall& call, int64_t workspace_bytes) {
-  return Choose("attention", call, {call.shape.batch, call.shape.kv_heads}, FusedAttentionBytes(call.shape),
+  return Choose("attention", call, AttentionDirection::kForward, {call.shape.batch, call.shape.kv_heads},
                 UsableBytes(workspace_bytes));
 }
 
 std::optional<AttentionPart> ChooseBackward(const FusedCall& call, int64_t workspace_bytes) {
-  if (call.shape.queries == 1 && call.shape.keys == 1) return std::nullopt;  // the library has no kernel for it
-  return Choose("attention_grad", call, PartOfBackward(call.shape, call.backward),
-                BackwardPartBytes(call.shape, call.backward), UsableByPart(call, workspace_bytes));
+  return Choose("attention_grad", call, AttentionDirection::kBackward, PartOfBackward(call.shape, call.backward),
+                UsableByPart(call, workspace_bytes));
 }
 
 }  // namespace

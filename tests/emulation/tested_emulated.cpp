@@ -5,6 +5,7 @@
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/kernels/planned_workspace.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
+#include "kernels/cuda/runtime/workspace.hpp"
 #include "unit/tested_kernels.hpp"
 
 namespace espalier::testing {

@@ -204,6 +204,9 @@ constexpr std::string_view DeckName(T value) {
   return "";
 }
 
+/// The attribute `backward` of attention without run.deterministic, in place of the name of an AttentionBackward.
+inline constexpr std::string_view kUnorderedBackward = "unordered";
+
 /// The choice with this name, if there is one.
 template <typename T>
 constexpr std::optional<T> ParseChoice(std::string_view name) {

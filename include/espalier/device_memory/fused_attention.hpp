@@ -14,14 +14,19 @@ namespace espalier {
 /// Maximum bytes of the scores of one part, unless one head of keys needs more.
 inline constexpr int64_t kScoreBytes = int64_t{256} << 20, kLargeScoreBytes = int64_t{1} << 30;
 
-/// How cuDNN computes deterministic backward. It stores the scores of a call in bf16, so a call has only part of the
-/// sequences and heads; or, from 9.25 on, it adds up dq in a fixed order and stores none.
+enum class AttentionDirection : uint8_t { kForward, kBackward };
+
+/// How cuDNN computes backward. Deterministic, it stores the scores of a call in bf16, so a call has only part of the
+/// sequences and heads; or, from 9.25 on, it adds up dq in a fixed order and stores none. Otherwise it adds up dq in
+/// any order and stores none.
 struct BackwardMethod {
   int64_t score_bytes = kScoreBytes;  ///< maximum of one part; 0: no scores are stored
   int64_t streams = 1;                ///< parts computed at the same time, each in its own share of the workspace
+  bool deterministic = true;
 };
 
-/// By the name that run.attention_backward and the attribute `backward` of ops give it.
+/// By its name, which the attribute `backward` of ops has: a value of run.attention_backward, or `unordered` without
+/// run.deterministic.
 BackwardMethod BackwardMethodOf(std::string_view name);
 
 /// An attention call as a list of blocks, one cuDNN call each; no blocks if documents hide keys, of which cuDNN has no
@@ -40,18 +45,21 @@ struct AttentionInBlocks {
   bool IsOneCall() const;
 };
 
-/// Why cuDNN has no kernel for the call on a GPU of compute capability `major`.x; empty if it has one: bf16, heads of a
-/// multiple of 8 features up to 128, on Hopper and later 256, scores in blocks, no dropout. A call without any element
-/// is refused, too.
-std::string WhyNotFused(const AttentionInBlocks& call, int major);
+/// Why cuDNN 9.19 has no kernel for the call on a GPU of compute capability `major`.x; empty if it has one: bf16, heads
+/// of a multiple of 8 features up to 256, scores in blocks, no dropout. Backward takes more than 128 features on 9.x
+/// only, but keys of 192 with values of 128 on 10.x too, and more than one token. A call without any element is
+/// refused, too. The test `cudnn_plans` compares with the library.
+std::string WhyNotFused(const AttentionInBlocks& call, AttentionDirection direction, int major);
 
-/// True if cuDNN has a kernel. The plan uses the default.
-bool FusedAttentionTakes(const AttentionInBlocks& call, int major = 9);
+/// True if cuDNN has a kernel. The plan uses the default, which takes all that others take.
+bool FusedAttentionTakes(const AttentionInBlocks& call, AttentionDirection direction, int major = 9);
 
-/// The work of one call of cuDNN's deterministic backward: `batch` sequences and `kv_heads` heads of keys, with the
-/// heads of queries that see them. Both are divisors; with more than one sequence a call has all heads.
+/// The work of one call of cuDNN's backward: `batch` sequences and `kv_heads` heads of keys, with the heads of
+/// queries that see them. Both are divisors; with more than one sequence a call has all heads.
 struct AttentionPart {
   int64_t batch, kv_heads;
+
+  int64_t Size() const { return batch * kv_heads; }
 };
 AttentionPart PartOfBackward(const AttentionShape& extents, const BackwardMethod& method);
 
@@ -64,10 +72,11 @@ int64_t ShareOfStream(int64_t bytes, int64_t streams);
 /// `first`, then ever smaller parts: fewer sequences, then fewer heads of keys.
 std::vector<AttentionPart> PartsFrom(const AttentionShape& extents, AttentionPart first);
 
-/// Bytes that attention, one part of its deterministic backward, and all of its backward may use. If cuDNN wants more,
-/// it computes smaller parts, or leaves the call to our own kernels; the start says so.
+/// Bytes that attention, one part of its backward, and all of its backward may use on any GPU: what cuDNN 9.19 wants
+/// there, and 1 MiB. If it wants more, it computes smaller parts, or leaves the call to our own kernels; the start says
+/// so.
 int64_t FusedAttentionBytes(const AttentionShape& extents);
-int64_t BackwardPartBytes(const AttentionShape& extents, const BackwardMethod& method);
+int64_t BackwardPartBytes(const AttentionShape& extents, AttentionPart part, const BackwardMethod& method);
 int64_t FusedAttentionGradBytes(const AttentionShape& extents, const BackwardMethod& method);
 
 /// The buffers in the workspace of a call: bytes of each, aligned to kScratchAlignment; all 0 if it is one cuDNN call.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "espalier/device_memory/fused_attention.hpp"
 #include "espalier/ops/op.hpp"
 
 namespace espalier {
@@ -17,6 +18,9 @@ using WorkspaceFormula = int64_t (*)(const LocalOp&);
 /// The formula for the cuda kernel of an op kind, or nullptr if that kernel needs no workspace. (cpu kernels keep their
 /// scratch in the caches of the cores, outside the arena.)
 WorkspaceFormula CudaWorkspaceFormula(OpKind kind);
+
+/// The call of an attention or attention_grad on rank `rank` of cp, whose operands are dense.
+AttentionInBlocks AttentionOfRank(const LocalOp& op, int64_t rank);
 
 /// Why cuDNN takes no attention or attention_grad of these shapes on a GPU of compute capability 9.0, so that our own,
 /// much slower kernels compute it; empty if it does.

@@ -68,8 +68,7 @@ class CudaModule {
                                  const std::function<void(const GemmPlan&)>& measured) = 0;
   /// Times one call on the first visible GPU, on operands of its own. Throws UserError (kDeck) if the library is too
   /// old for the call's attribute `backward`.
-  virtual AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes,
-                                          bool deterministic) = 0;
+  virtual AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes) = 0;
 };
 
 /// A switch for tests (ESPALIER_NCCL_SELF=1): every communicator has one rank, and each message goes to its sender, so

@@ -22,15 +22,15 @@ constexpr double kWorthChanging = 0.99;
 /// A way to compute backward: a value of run.attention_backward, or the way without run.deterministic.
 struct Way {
   std::string_view method;
-  bool deterministic = true;
 
-  std::string Name() const { return deterministic ? std::string(method) : "run.deterministic=false"; }
+  bool IsDeterministic() const { return method != kUnorderedBackward; }
+  std::string Name() const { return IsDeterministic() ? std::string(method) : "run.deterministic=false"; }
 };
 
 std::vector<Way> Ways() {
   std::vector<Way> ways;
   for (const Choice<AttentionBackward>& choice : kChoices<AttentionBackward>) ways.push_back({choice.name});
-  ways.push_back({DeckName(AttentionBackward::kParts), false});
+  ways.push_back({kUnorderedBackward});
   return ways;
 }
 
@@ -74,8 +74,7 @@ class Timer {
  private:
   AttentionTime Time(const Way& way) {
     demand_.attributes.texts["backward"] = way.method;
-    return LoadCudaModule().TimeAttentionGrad(demand_, PlannedWorkspace("attention_grad", CallOf(demand_)),
-                                              way.deterministic);
+    return LoadCudaModule().TimeAttentionGrad(demand_, PlannedWorkspace("attention_grad", CallOf(demand_)));
   }
 
   bool IsTaken(const Way& way) {
@@ -99,7 +98,7 @@ void PrintFastest(const std::vector<Way>& ways, const std::map<size_t, double>& 
   const auto first = steps.find(0);
   size_t fastest = ways.size();
   for (const auto& step : steps)
-    if (ways[step.first].deterministic && (fastest == ways.size() || step.second < steps.at(fastest)))
+    if (ways[step.first].IsDeterministic() && (fastest == ways.size() || step.second < steps.at(fastest)))
       fastest = step.first;
   if (fastest == ways.size()) {
     fmt::print("no way computes all of them: run.attention_backward makes no difference here\n");

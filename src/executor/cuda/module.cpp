@@ -58,8 +58,8 @@ class Module final : public CudaModule {
                          const std::function<void(const GemmPlan&)>& measured) override {
     return cuda::MeasureGemms(demands, measured);
   }
-  AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes, bool deterministic) override {
-    return cuda::TimeAttentionGrad(demand, workspace_bytes, deterministic);
+  AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes) override {
+    return cuda::TimeAttentionGrad(demand, workspace_bytes);
   }
 };
 

@@ -79,8 +79,7 @@ class Backward {
 
 }  // namespace
 
-AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes, bool deterministic) {
-  ConfigureCudaKernels(deterministic, "");
+AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes) {
   ForgetFallbacks();
   const Backward backward(demand, workspace_bytes);
   const double rounds = kRoundMicroseconds / std::max(backward.Microseconds(1), 1.0);

@@ -6,6 +6,6 @@
 namespace espalier::cuda {
 
 /// CudaModule::TimeAttentionGrad.
-AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes, bool deterministic);
+AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes);
 
 }  // namespace espalier::cuda

@@ -6,7 +6,7 @@
 #include "espalier/util/error.hpp"
 #include "fused_attention.hpp"
 #include "kernels/cuda/runtime/kernels.hpp"
-#include "kernels/cuda/runtime/prepare.hpp"
+#include "kernels/cuda/runtime/workspace.hpp"
 
 namespace espalier::cuda {
 namespace {

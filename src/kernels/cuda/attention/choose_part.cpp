@@ -11,11 +11,12 @@ constexpr const char* kPlain = "the plain kernel computes it, many times slower"
 
 }  // namespace
 
-std::optional<AttentionPart> ChoosePart(const AttentionShape& shape, AttentionPart first, int64_t usable,
+std::optional<AttentionPart> ChoosePart(const AttentionShape& shape, AttentionPart planned, int64_t usable,
                                         const std::function<Offer(AttentionPart)>& ask, const std::string& call) {
   std::string too_much;
-  for (const AttentionPart& part : PartsFrom(shape, first)) {
+  for (const AttentionPart& part : PartsFrom(shape, {shape.batch, shape.kv_heads})) {
     const Offer offer = ask(part);
+    if (part.Size() > planned.Size() && (!offer.refusal.empty() || offer.bytes > usable)) continue;
     if (!offer.refusal.empty()) {
       NoteFallback(fmt::format("{}: cuDNN has no kernel ({}): {}", call, offer.refusal, kPlain));
       return std::nullopt;

@@ -16,10 +16,11 @@ struct Offer {
   std::string refusal;  ///< "": it has a kernel
 };
 
-/// The first of PartsFrom(`shape`, `first`) whose workspace has at most `usable` bytes. Nothing if there is none, or if
-/// the library refuses one: then the plain kernels must compute the call. A choice other than `first` is noted as a
-/// fallback; `call` describes the call in the note.
-std::optional<AttentionPart> ChoosePart(const AttentionShape& shape, AttentionPart first, int64_t usable,
+/// The largest part whose workspace has at most `usable` bytes: where the library wants less than was planned, it is
+/// larger than `planned`. Nothing if there is none, or if the library refuses `planned` or a smaller part: then the
+/// plain kernels must compute the call. A choice smaller than `planned` is noted as a fallback; `call` describes the
+/// call in the note.
+std::optional<AttentionPart> ChoosePart(const AttentionShape& shape, AttentionPart planned, int64_t usable,
                                         const std::function<Offer(AttentionPart)>& ask, const std::string& call);
 
 }  // namespace espalier::cuda

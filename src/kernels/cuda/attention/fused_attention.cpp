@@ -14,10 +14,10 @@
 #include <unordered_map>
 
 #include "choose_part.hpp"
-#include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/util/error.hpp"
-#include "kernels/cuda/runtime/prepare.hpp"
+#include "kernels/cuda/runtime/workspace.hpp"
 #include "parts.hpp"
+#include "planned_gpu.hpp"
 
 namespace espalier::cuda {
 namespace {
@@ -28,7 +28,7 @@ using TensorAttributes = std::shared_ptr<fe::graph::Tensor_attributes>;
 /// Names of a graph's tensors.
 enum Id : int64_t { kQ = 1, kK, kV, kO, kLse, kDo, kDq, kDk, kDv };
 
-enum class Direction { kForward, kBackward };
+using Direction = AttentionDirection;
 
 /// The call that a graph computes: `part` of the sequences and heads of tensors that hold `whole`. Operands may be rows
 /// of longer sequences. Before a part is chosen, `part` is the planned one.
@@ -50,13 +50,12 @@ struct Key {
 };
 
 Key KeyOf(const FusedCall& call, Direction direction) {
-  const bool deterministic = GetCudaKernelOptions().deterministic;
-  const bool cut = deterministic && direction == Direction::kBackward;
+  const bool deterministic = direction == Direction::kBackward && call.backward.deterministic;
   const AttentionPart whole{call.shape.batch, call.shape.kv_heads};
-  return {call.shape,        cut ? PartOfBackward(call.shape, call.backward) : whole,
+  return {call.shape,        deterministic ? PartOfBackward(call.shape, call.backward) : whole,
           call.query_rows,   call.key_rows,
           call.shape.causal, direction,
-          deterministic,     cut && call.backward.score_bytes == 0};
+          deterministic,     deterministic && call.backward.score_bytes == 0};
 }
 
 void CheckStatus(cudnnStatus_t status, const char* what) {
@@ -96,29 +95,64 @@ void ChooseOrder(const Key& key) {
   setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", key.ordered ? kNoScores : kAllScores, 1);
 }
 
+/// A graph that knows the workspace of its first plan before the plan is compiled.
+class Graph : public fe::graph::Graph {
+ public:
+  /// Tells it the GPU of its plans, if it has no handle of one. Ops that are added later know it.
+  void SetGpu(const PlannedGpu& gpu) {
+    const auto properties = std::make_shared<fe::DeviceProperties>();
+    CheckGraph(properties->deserialize({gpu.description.begin(), gpu.description.end()}), "DeviceProperties");
+    set_device_properties(properties);
+    set_sm_version(gpu.capability);
+  }
+
+  /// After check_support. The front end says only whether a plan keeps to a limit, so this finds the smallest limit.
+  int64_t WantedBytes() const {
+    constexpr int64_t kMost = int64_t{1} << 48;
+    int64_t plan = 0;
+    while (!KeepsTo(kMost, plan)) ++plan;
+    int64_t less = -1, enough = kMost;
+    while (enough - less > 1) {
+      const int64_t limit = less + (enough - less) / 2;
+      (KeepsTo(limit, plan) ? enough : less) = limit;
+    }
+    return enough + get_fe_workspace_size_subtree();
+  }
+
+ private:
+  bool KeepsTo(int64_t limit, int64_t plan) const {
+    CHECK(plan < get_execution_plan_count(), "no plan of {} is supported", get_execution_plan_count());
+    auto limited = plans;
+    limited.set_max_workspace_allowed(limit);
+    return limited.check_support_at_index(plan).is_good();
+  }
+};
+
 /// Makes the graph of a key.
 class Builder {
  public:
-  explicit Builder(const Key& key) : key_(key), graph_(std::make_shared<fe::graph::Graph>()) {
+  explicit Builder(const Key& key) : key_(key), graph_(std::make_shared<Graph>()) {
     graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
   }
 
-  std::shared_ptr<fe::graph::Graph> Build() {
+  /// The library supports the graph, and can say what its plan wants. The plan is not compiled.
+  std::shared_ptr<Graph> Build() {
     if (key_.whole.keys % 128 != 0 && cudnnGetVersion() < 91600)
       throw Refused(
           "below 9.16 it pads keys to a multiple of 128, by a copy from the host that no captured step may hold");
     ChooseOrder(key_);
+    const PlannedGpu gpu = GetPlannedGpu();
+    if (!gpu.description.empty()) graph_->SetGpu(gpu);
     if (key_.direction == Direction::kForward)
       AddForward();
     else
       AddBackward();
     CheckGraph(graph_->validate(), "validate");
-    CheckGraph(graph_->build_operation_graph(Handle()), "build_operation_graph");
+    CheckGraph(graph_->build_operation_graph(gpu.description.empty() ? Handle() : nullptr), "build_operation_graph");
     CheckGraph(graph_->create_execution_plans({fe::HeurMode_t::A}), "create_execution_plans");
-    CheckGraph(graph_->check_support(Handle()), "check_support");
-    CheckGraph(graph_->build_plans(Handle()), "build_plans");
+    CheckGraph(graph_->check_support(), "check_support");
     return graph_;
   }
 
@@ -188,7 +222,7 @@ class Builder {
   }
 
   Key key_;
-  std::shared_ptr<fe::graph::Graph> graph_;
+  std::shared_ptr<Graph> graph_;
 };
 
 std::string ToString(const Key& key) {
@@ -204,20 +238,26 @@ std::string ToString(const Key& key) {
 /// call.
 struct ChosenGraph {
   Key key;
-  std::shared_ptr<fe::graph::Graph> graph;
+  std::shared_ptr<Graph> graph;
   int64_t needed = 0;  ///< bytes of workspace
 };
 
 ChosenGraph Choose(const Key& planned, int64_t usable) {
   ChosenGraph chosen{planned, nullptr};
   const auto ask = [&](AttentionPart part) {
+    if (planned.direction == Direction::kForward && part.Size() < planned.part.Size())
+      return Offer{0, fmt::format("forward is one call, which wants {} bytes of {}", chosen.needed, usable)};
     chosen.key.part = part;
     try {
       chosen.graph = Builder(chosen.key).Build();
+      chosen.needed = chosen.graph->WantedBytes();
+      if (chosen.needed <= usable) {
+        CheckGraph(chosen.graph->build_plans(), "build_plans");
+        chosen.needed = chosen.graph->get_workspace_size();  // of another plan, if the first cannot be compiled
+      }
     } catch (const Refused& refused) {
       return Offer{0, refused.what()};
     }
-    chosen.needed = chosen.graph->get_workspace_size();
     return Offer{chosen.needed, ""};
   };
   if (!ChoosePart(planned.whole, planned.part, usable, ask, ToString(planned))) chosen.graph = nullptr;
@@ -265,14 +305,16 @@ const ChosenGraph& Prepared(const FusedCall& call, Direction direction, int64_t 
 
 }  // namespace
 
-int FusedAttentionMajor() {
-  static const int major = [] {
-    int device = 0, value = 0;
-    CUDA_CALL(cudaGetDevice(&device));
-    CUDA_CALL(cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, device));
-    return value;
-  }();
-  return major;
+int FusedAttentionMajor() { return GetPlannedGpu().capability / 10; }
+
+Offer AskFusedAttention(const FusedCall& call, Direction direction, AttentionPart part) {
+  Key key = KeyOf(call, direction);
+  key.part = part;
+  try {
+    return {Builder(key).Build()->WantedBytes(), ""};
+  } catch (const Refused& refused) {
+    return {0, refused.what()};
+  }
 }
 
 bool PrepareFusedAttention(const FusedCall& call, int64_t workspace_bytes) {

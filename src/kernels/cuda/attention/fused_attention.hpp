@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "choose_part.hpp"
 #include "espalier/device_memory/fused_attention.hpp"
 
 namespace espalier::cuda {
@@ -11,7 +12,7 @@ namespace espalier::cuda {
 int FusedAttentionMajor();
 
 /// Extents of a call with a causal mask or none, the rows per sequence of the tensors that its operands are slices of,
-/// and the method of its deterministic backward.
+/// and the method of its backward.
 struct FusedCall {
   AttentionShape shape;
   int64_t query_rows, key_rows;
@@ -29,6 +30,10 @@ struct FusedMemory {
   void* workspace;
   int64_t workspace_bytes;
 };
+
+/// What the library answers about a part of a call. It compiles nothing, which would take a second. Throws UserError
+/// (kDeck) if the library is too old for the method of backward.
+Offer AskFusedAttention(const FusedCall& call, AttentionDirection direction, AttentionPart part);
 
 /// Chooses and compiles. False if the library has no kernel, or none that fits the workspace: that is noted as a
 /// fallback. Throws UserError (kDeck) if the library is too old for the method of backward.

@@ -4,7 +4,7 @@
 
 #include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/util/error.hpp"
-#include "kernels/cuda/runtime/prepare.hpp"
+#include "kernels/cuda/runtime/workspace.hpp"
 
 namespace espalier::cuda {
 namespace {
@@ -35,9 +35,7 @@ const SideStream& Side() {
   return side;
 }
 
-/// A call that need not be deterministic is one part.
 int64_t StreamsOf(const FusedCall& call) {
-  if (!GetCudaKernelOptions().deterministic) return 1;
   return std::min(call.backward.streams, PartsIn(call.shape, PartOfBackward(call.shape, call.backward)));
 }
 

@@ -6,6 +6,7 @@
 
 #include "column_major.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
+#include "kernels/cuda/runtime/workspace.hpp"
 
 namespace espalier::cuda {
 namespace {

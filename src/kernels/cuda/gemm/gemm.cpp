@@ -9,6 +9,7 @@
 #include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/util/error.hpp"
 #include "kernels/cuda/runtime/prepare.hpp"
+#include "kernels/cuda/runtime/workspace.hpp"
 
 namespace espalier::cuda {
 namespace {

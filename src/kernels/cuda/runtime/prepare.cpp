@@ -1,9 +1,7 @@
 #include "prepare.hpp"
 
-#include <algorithm>
 #include <map>
 
-#include "espalier/util/error.hpp"
 #include "kernels/cuda/gemm/gemm.hpp"
 
 namespace espalier {
@@ -34,17 +32,4 @@ void PrepareCudaKernel(std::string_view op, const KernelCall& call) {
   if (const auto it = preparations.find(op); it != preparations.end()) it->second(call);
 }
 
-namespace cuda {
-
-int64_t UsableBytes(int64_t bytes) { return std::max<int64_t>(0, bytes - kWorkspaceSlack); }
-
-Workspace AlignedWorkspace(void* data, int64_t bytes) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  const auto skip = static_cast<int64_t>((kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment);
-  CHECK(skip <= kWorkspaceSlack || bytes == 0, "a workspace begins {} bytes before a multiple of {}", skip,
-        kWorkspaceAlignment);
-  return {static_cast<std::byte*>(data) + skip, UsableBytes(bytes)};
-}
-
-}  // namespace cuda
 }  // namespace espalier

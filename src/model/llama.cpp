@@ -329,7 +329,7 @@ class Llama final : public TransformerWriter {
     const int weights = b_.Emit(OpKind::kRoute, std::move(inputs), {gate + ".weights", gate + ".chosen"}, attributes);
     const int chosen = b_.Output(weights, 1);
     if (forward_.purpose != Purpose::kTrain) return weights;
-    if (e.count > 1) {
+    if (e.count > 1 || e.bias) {  // loads steer the bias
       b_.Emit(OpKind::kExpertLoad, {chosen}, {LoadName(gate)}, {{{"experts", double(e.count)}}, {}});
       b_.Emit(OpKind::kRouterEntropy, {logits}, {gate + std::string(kEntropySuffix)},
               {{}, {{"scores", std::string(DeckName(e.scores))}}});

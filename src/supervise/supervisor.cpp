@@ -30,6 +30,7 @@ constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kLook = std::chrono::seconds(1);           // from one look at the launcher's children to the next
 constexpr auto kMaxAlone = std::chrono::seconds(20);      // a launcher may outlive its ranks by this
 constexpr auto kOrphanSaves = std::chrono::seconds(120);  // a run whose supervisor was killed saves and ends
+constexpr auto kOrphanEnds = std::chrono::seconds(10);    // one that has not begun has nothing to save
 constexpr auto kLockIsHeld = std::chrono::seconds(10);
 
 template <typename... Values>
@@ -37,6 +38,12 @@ void Say(fmt::format_string<Values...> format, Values&&... values) {
   const std::string text = "supervise: " + fmt::format(format, std::forward<Values>(values)...) + "\n";
   std::fwrite(text.data(), 1, text.size(), stdout);  // does not throw, unlike fmt::print
   std::fflush(stdout);
+}
+
+/// Seconds until the first rank begins: run.watchdog_slow_s, which the run itself applies from then on.
+double LongestStart(const Deck& deck) {
+  constexpr double kLongest = 600;
+  return deck.run.watchdog_slow_s > 0 ? deck.run.watchdog_slow_s : std::max(kLongest, 10 * deck.run.watchdog_s);
 }
 
 double Rounded(double seconds) { return std::round(seconds * 1e3) / 1e3; }
@@ -126,7 +133,9 @@ void Supervisor::EndOrphan() {
     if (runs()) {
       Say("its ranks still run: they are asked to save and stop");
       ::kill(orphan.process, SIGUSR1);
-      if (!WaitUntil([&] { return !runs(); }, kOrphanSaves) && runs()) ::kill(-orphan.process, SIGKILL);
+      const bool has_begun = RunLock::HeldBy(setup_.run_dir).has_value();
+      if (!WaitUntil([&] { return !runs(); }, has_begun ? kOrphanSaves : kOrphanEnds) && runs())
+        ::kill(-orphan.process, SIGKILL);
     }
   } else {
     WaitUntil([&] { return !RunLock::HeldBy(setup_.run_dir); }, kOrphanSaves);
@@ -220,14 +229,16 @@ Supervisor::Ended Supervisor::Start(const Placement& placement) {
       .saved = SavedStep(),
       .hosts = placement.hosts,
       .full = placement.full};
+  if (none_begins_) ended.cause = {CauseKind::kHang, {}, {}, "no rank has begun"};
   if (replacing_ && ended.cause.kind == CauseKind::kStopped)
     ended.cause = FindCause({1, false, "", placement.hosts, setup_.hosts.ranks_each, metrics.corrupt()});
   return ended;
 }
 
 int Supervisor::Watch(ChildProcess& launcher, MetricsTail& metrics, const Placement& placement) {
-  alone_since_ = looked_at_ = Clock::now();
+  started_ = alone_since_ = looked_at_ = Clock::now();
   spares_unasked_ = true;
+  begun_ = none_begins_ = false;
   answers_.reset();
   while (true) {
     const std::optional<int> status = launcher.Poll();
@@ -235,7 +246,11 @@ int Supervisor::Watch(ChildProcess& launcher, MetricsTail& metrics, const Placem
     if (metrics.last_step() && std::exchange(spares_unasked_, false)) AskSpares(placement);
     if (status) return *status;
     ForwardSignal(launcher);
-    EndIfAlone(launcher);
+    if (Clock::now() - looked_at_ >= kLook) {
+      looked_at_ = Clock::now();
+      EndIfAlone(launcher);
+      EndIfNoneBegins(launcher, metrics);
+    }
     AnswerCorruption(launcher, metrics, placement);
     std::this_thread::sleep_for(kTick);
   }
@@ -248,10 +263,17 @@ void Supervisor::ForwardSignal(const ChildProcess& launcher) {
   launcher.Signal(SIGUSR1);
 }
 
+void Supervisor::EndIfNoneBegins(ChildProcess& launcher, const MetricsTail& metrics) {
+  begun_ = begun_ || metrics.last_step() || RunLock::HeldBy(setup_.run_dir);
+  const std::chrono::duration<double> limit(LongestStart(setup_.deck));
+  if (begun_ || none_begins_ || Clock::now() - started_ < limit) return;
+  none_begins_ = true;
+  Say("no rank has begun after {:g} s: the start is ended", limit.count());
+  launcher.Signal(SIGKILL);
+}
+
 void Supervisor::EndIfAlone(ChildProcess& launcher) {
   const auto now = Clock::now();
-  if (now - looked_at_ < kLook) return;
-  looked_at_ = now;
   if (!launcher.IsAlone()) alone_since_ = now;
   if (now - alone_since_ < kMaxAlone || setup_.launcher.kind == LauncherKind::kNone) return;
   Say("the launcher has outlived its ranks by {} s: it is ended",

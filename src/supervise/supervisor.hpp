@@ -75,6 +75,9 @@ class Supervisor {
   void ForwardSignal(const ChildProcess& launcher);
   /// Open MPI's launcher may stay when all its ranks have died.
   void EndIfAlone(ChildProcess& launcher);
+  /// Ends a start in which MPI does not come up, for example because a rank is stopped: no watchdog of the run is there
+  /// yet.
+  void EndIfNoneBegins(ChildProcess& launcher, const MetricsTail& metrics);
   /// Ends a run whose state one host corrupts, if another host can take its place.
   void AnswerCorruption(const ChildProcess& launcher, const MetricsTail& metrics, const Placement& placement);
   /// Once the steps that a failure cost are made again.
@@ -116,7 +119,9 @@ class Supervisor {
   bool spares_unasked_ = true;                                 ///< in this start
   bool asked_ = false;                                         ///< a signal asks to stop
   bool replacing_ = false;  ///< this supervisor asked the run to stop, to replace a host
-  std::chrono::steady_clock::time_point alone_since_, looked_at_;
+  bool begun_ = false;      ///< a rank of this start has taken run.lock
+  bool none_begins_ = false;
+  std::chrono::steady_clock::time_point started_, alone_since_, looked_at_;
 };
 
 }  // namespace espalier

@@ -127,6 +127,17 @@ class Cases:
             self.finished(run, PIPELINE, what)
             self.blamed(run, ["host3"], "hang", what)
 
+    def a_rank_is_stopped_at_the_start(self):
+        """While MPI comes up, if the signal is early enough, when nothing of the run watches yet."""
+        what = "a rank is stopped at the start"
+        keys = [*PIPELINE, "run.watchdog_s=3", "run.watchdog_slow_s=6"]
+        with self.start("early", "host2:1,host3:1,host4:1", keys, ["--spares", "1"]) as run:
+            run.until(lambda: run.ranks(), "a rank")
+            stop(list(run.ranks().values())[:1])
+            self.finished(run, PIPELINE, what)
+            self.checks.that(run.ledger("failure")[0]["cause"] == "hang",
+                             f"{what}: {run.ledger('failure')[0]['text']}")
+
     def a_zombie_comes_back(self):
         """The host of rank 0 is stopped and cut off, and comes back while the run goes on elsewhere: it must not
         write."""
@@ -192,7 +203,7 @@ class Cases:
 
 
 ALL = ["a_rank_dies", "a_host_is_lost", "a_daemon_dies", "the_launcher_dies", "the_supervisor_dies", "two_supervisors",
-       "a_rank_is_stopped", "a_zombie_comes_back", "no_progress", "a_stop"]
+       "a_rank_is_stopped", "a_rank_is_stopped_at_the_start", "a_zombie_comes_back", "no_progress", "a_stop"]
 
 
 def main():

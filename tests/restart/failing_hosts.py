@@ -79,7 +79,6 @@ class Campaign:
 
     def disturb(self, run):
         """One disturbance at a random time of a start; returns the run that goes on, None if it has ended before."""
-        starts = run.starts()
         try:
             run.until(lambda: run.starts() > 0 and (run.steps() or run.ranks()), "ranks")
         except TimeoutError:
@@ -89,7 +88,7 @@ class Campaign:
             return run
         self.seen = len(run.ledger("failure"))
         way = self.random.choice(self.WAYS)
-        used, struck = run.ledger("start")[-1]["hosts"], time.time()
+        starts, used, struck = run.starts(), run.ledger("start")[-1]["hosts"], time.time()
         way(self, run, used)
         if way is Campaign.the_supervisor_killed:
             run = self.start(run.home, self.spares, self.layout)

@@ -18,6 +18,7 @@
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/memory.hpp"
+#include "espalier/watch/heartbeat.hpp"
 #include "supervise/probe.hpp"
 
 namespace espalier {
@@ -40,7 +41,7 @@ void Say(fmt::format_string<Values...> format, Values&&... values) {
   std::fflush(stdout);
 }
 
-/// Seconds until the first rank begins: run.watchdog_slow_s, which the run itself applies from then on.
+/// Seconds until rank 0 has a watchdog: run.watchdog_slow_s, which the run itself applies from then on.
 double LongestStart(const Deck& deck) {
   constexpr double kLongest = 600;
   return deck.run.watchdog_slow_s > 0 ? deck.run.watchdog_slow_s : std::max(kLongest, 10 * deck.run.watchdog_s);
@@ -207,6 +208,7 @@ Supervisor::Ended Supervisor::Start(const Placement& placement) {
   replacing_ = false;
   const double started = SecondsSinceEpoch();
   MetricsTail metrics(setup_.run_dir);
+  if (const std::string beats = HeartbeatFolder(setup_.run_dir); fs::exists(beats)) PrepareHeartbeatFolder(beats);
   ChildProcess launcher(Command(placement), Output::kErrorsSeen, LaunchEnvironment(setup_.run_dir));
   ledger_.Write({{"event", "start"},
                  {"start", starts_},
@@ -229,7 +231,7 @@ Supervisor::Ended Supervisor::Start(const Placement& placement) {
       .saved = SavedStep(),
       .hosts = placement.hosts,
       .full = placement.full};
-  if (none_begins_) ended.cause = {CauseKind::kHang, {}, {}, "no rank has begun"};
+  if (never_begins_) ended.cause = {CauseKind::kHang, {}, {}, "the ranks have not begun"};
   if (replacing_ && ended.cause.kind == CauseKind::kStopped)
     ended.cause = FindCause({1, false, "", placement.hosts, setup_.hosts.ranks_each, metrics.corrupt()});
   return ended;
@@ -238,7 +240,7 @@ Supervisor::Ended Supervisor::Start(const Placement& placement) {
 int Supervisor::Watch(ChildProcess& launcher, MetricsTail& metrics, const Placement& placement) {
   started_ = alone_since_ = looked_at_ = Clock::now();
   spares_unasked_ = true;
-  begun_ = none_begins_ = false;
+  begun_ = never_begins_ = false;
   answers_.reset();
   while (true) {
     const std::optional<int> status = launcher.Poll();
@@ -249,7 +251,7 @@ int Supervisor::Watch(ChildProcess& launcher, MetricsTail& metrics, const Placem
     if (Clock::now() - looked_at_ >= kLook) {
       looked_at_ = Clock::now();
       EndIfAlone(launcher);
-      EndIfNoneBegins(launcher, metrics);
+      EndIfNeverBegins(launcher, metrics);
     }
     AnswerCorruption(launcher, metrics, placement);
     std::this_thread::sleep_for(kTick);
@@ -263,12 +265,17 @@ void Supervisor::ForwardSignal(const ChildProcess& launcher) {
   launcher.Signal(SIGUSR1);
 }
 
-void Supervisor::EndIfNoneBegins(ChildProcess& launcher, const MetricsTail& metrics) {
-  begun_ = begun_ || metrics.last_step() || RunLock::HeldBy(setup_.run_dir);
+void Supervisor::EndIfNeverBegins(ChildProcess& launcher, const MetricsTail& metrics) {
+  if (begun_ || never_begins_ || setup_.deck.run.watchdog_s == 0) return;
+  const auto watched = [&] {
+    const std::optional<Heartbeat> first = ReadHeartbeat(HeartbeatFolder(setup_.run_dir), 0);
+    return first && first->pulse > 1;  // the first one is before its watchdog runs
+  };
+  begun_ = metrics.last_step() || watched();
   const std::chrono::duration<double> limit(LongestStart(setup_.deck));
-  if (begun_ || none_begins_ || Clock::now() - started_ < limit) return;
-  none_begins_ = true;
-  Say("no rank has begun after {:g} s: the start is ended", limit.count());
+  if (begun_ || Clock::now() - started_ < limit) return;
+  never_begins_ = true;
+  Say("the ranks have not begun after {:g} s: the start is ended", limit.count());
   launcher.Signal(SIGKILL);
 }
 

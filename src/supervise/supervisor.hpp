@@ -75,9 +75,8 @@ class Supervisor {
   void ForwardSignal(const ChildProcess& launcher);
   /// Open MPI's launcher may stay when all its ranks have died.
   void EndIfAlone(ChildProcess& launcher);
-  /// Ends a start in which MPI does not come up, for example because a rank is stopped: no watchdog of the run is there
-  /// yet.
-  void EndIfNoneBegins(ChildProcess& launcher, const MetricsTail& metrics);
+  /// Ends a start that hangs before the run has its watchdogs, for example while MPI comes up.
+  void EndIfNeverBegins(ChildProcess& launcher, const MetricsTail& metrics);
   /// Ends a run whose state one host corrupts, if another host can take its place.
   void AnswerCorruption(const ChildProcess& launcher, const MetricsTail& metrics, const Placement& placement);
   /// Once the steps that a failure cost are made again.
@@ -119,8 +118,8 @@ class Supervisor {
   bool spares_unasked_ = true;                                 ///< in this start
   bool asked_ = false;                                         ///< a signal asks to stop
   bool replacing_ = false;  ///< this supervisor asked the run to stop, to replace a host
-  bool begun_ = false;      ///< a rank of this start has taken run.lock
-  bool none_begins_ = false;
+  bool begun_ = false;      ///< rank 0 of this start has its watchdog
+  bool never_begins_ = false;
   std::chrono::steady_clock::time_point started_, alone_since_, looked_at_;
 };
 

@@ -128,9 +128,9 @@ class Cases:
             self.blamed(run, ["host3"], "hang", what)
 
     def a_rank_is_stopped_at_the_start(self):
-        """While MPI comes up, if the signal is early enough, when nothing of the run watches yet."""
+        """While MPI comes up or the run is set up, before it has its own watchdogs."""
         what = "a rank is stopped at the start"
-        keys = [*PIPELINE, "run.watchdog_s=3", "run.watchdog_slow_s=6"]
+        keys = [*PIPELINE, "run.watchdog_s=3", "run.watchdog_slow_s=15"]
         with self.start("early", "host2:1,host3:1,host4:1", keys, ["--spares", "1"]) as run:
             run.until(lambda: run.ranks(), "a rank")
             stop(list(run.ranks().values())[:1])

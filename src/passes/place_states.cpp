@@ -1,4 +1,4 @@
-// What the deck keeps on the host, and what stays on the device. offload.optimizer takes states that only the update
+// Which values the deck keeps on the host. offload.optimizer takes states that only the update
 // needs: fp32 masters of weights that are computed in another type, and moments. offload.parameters takes the weights
 // that forward and backward read: these copies, or with fp32 compute the masters. offload.gradients takes the sums of
 // gradients. With offload.optimizer = "all":

@@ -1,4 +1,4 @@
-"""What the times of run.costs gain over rough ones, by simulation: the step of a deck on a cluster, ordered by rough
+"""The gain of the times of run.costs over rough ones, by simulation: the step of a deck on a cluster, ordered by rough
 times and by those of the cluster's own file.
 
     order.py                   the rows of the test: with the file no step is longer by more than LONGER

@@ -209,7 +209,8 @@ struct Deck {
     std::string costs;  ///< cluster file to which this run adds the times of its instructions; empty: none
   } report;
 
-  /// What the file of run.costs says (costs/order.hpp reads it); null: the key is empty, or the file is not read yet.
+  /// The times in the file of run.costs (costs/order.hpp reads it); null: the key is empty, or the file is not read
+  /// yet.
   std::shared_ptr<const OpTimes> times = {};
 };
 

@@ -215,7 +215,7 @@ std::vector<Piece> PiecesOf(const AttentionInBlocks& call, const Way& way) {
   return pieces;
 }
 
-/// What cuDNN answers on a GPU; each question is asked once.
+/// The answer of cuDNN on a GPU; each question is asked once.
 Offer Ask(const Gpu& gpu, const Piece& piece, AttentionDirection direction) {
   const AttentionShape& x = piece.call.shape;
   static std::map<std::vector<int64_t>, Offer> answers;
@@ -296,7 +296,7 @@ TEST(CudnnPlans, PartsAreLargerWhereNoScoresAreStored) {
   EXPECT_THAT(cuda::TakeFallbacks(), IsEmpty());
 }
 
-/// What is asked is known before a plan is compiled; the compiled plan must keep to it.
+/// The workspace is asked before a plan is compiled, which must keep to it.
 TEST(CudnnPlans, CompiledPlansWantWhatWasAsked) {
   for (const auto& [gpu, x] : {std::pair{kA100, AttentionShape{1, 2048, 2048, 16, 16, 64, true}},
                                {kH200, kLong},

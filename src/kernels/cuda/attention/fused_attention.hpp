@@ -31,7 +31,7 @@ struct FusedMemory {
   int64_t workspace_bytes;
 };
 
-/// What the library answers about a part of a call. It compiles nothing, which would take a second. Throws UserError
+/// The library's answer about a part of a call. It compiles nothing, which would take a second. Throws UserError
 /// (kDeck) if the library is too old for the method of backward.
 Offer AskFusedAttention(const FusedCall& call, AttentionDirection direction, AttentionPart part);
 

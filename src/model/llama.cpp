@@ -147,15 +147,15 @@ class Llama final : public TransformerWriter {
     const int projection = b_.Parameter("latent", latent, {m_.kv_rank, m_.dim}, "whole,embed", normal_);
     const int kv_latent =
         NormOfLatent(Latent(n, projection, latent.name, kv_a + ".latent"), self + "kv_a_layernorm", m_.kv_rank);
-    const int rope = b_.Parameter("rope", rotated, {m_.rope_dim, m_.dim}, "whole,embed", normal_);
-    const int shared = Rotate(Latent(n, rope, rotated.name, kv_a + ".rope"), self + "k_rope", m_.rope_dim, 0);
     const std::string up = self + "kv_b_proj";
     const int64_t kv_width = m_.heads * (nope + m_.v_dim);
-    if (Samples()) {
-      const int latents = Cached(kv_latent, l, "latent"), rotations = Cached(shared, l, "rope");
-      if (forward_.tokens == 1) return ProjectOut(AttentionToLatents(q, up, kv_width, latents, rotations, l), self);
-    }
-    const int kv = FromLatent(kv_latent, up, kv_width, "kv_heads");
+    const bool from_cache = Samples() && forward_.tokens == 1;
+    const int kv = from_cache ? -1 : FromLatent(kv_latent, up, kv_width, "kv_heads");
+    const int rope = b_.Parameter("rope", rotated, {m_.rope_dim, m_.dim}, "whole,embed", normal_);
+    const int shared = Rotate(Latent(n, rope, rotated.name, kv_a + ".rope"), self + "k_rope", m_.rope_dim, 0);
+    const int latents = Samples() ? Cached(kv_latent, l, "latent") : -1;
+    const int rotations = Samples() ? Cached(shared, l, "rope") : -1;
+    if (from_cache) return ProjectOut(AttentionToLatents(q, up, kv_width, latents, rotations, l), self);
     const int k = b_.Cheap(b_.Emit(OpKind::kLatentKeys, {kv, shared}, {self + "k", self + "v"},
                                    {{{"nope_dim", double(nope)}, {"value_dim", double(m_.v_dim)}}, {}}));
     return OutputOf(q, k, b_.Output(k, 1), self, l);

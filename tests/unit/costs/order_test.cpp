@@ -128,7 +128,8 @@ TEST(Order, MessagesAreSplitAsWithoutAFileWhereSumsDependOnSizes) {
                                         "run.deterministic=true"};
   const auto messages = [&](const Deck& deck) {
     std::multiset<std::pair<OpKind, size_t>> found;
-    for (const Op& op : Compile(deck, 4, Purpose::kTrain, DeviceKind::kCuda).graph->ops)
+    const Compilation c = Compile(deck, 4, Purpose::kTrain, DeviceKind::kCuda);
+    for (const Op& op : c.graph->ops)
       if (IsCollective(op.kind)) found.emplace(op.kind, op.inputs.size());
     return found;
   };

@@ -142,20 +142,21 @@ class Llama final : public TransformerWriter {
       q = NormOfLatent(Latent(n, b_.Parameter(name, {m_.q_rank, m_.dim}, "whole,embed", normal_), name, self + "q_a"),
                        self + "q_a_layernorm", m_.q_rank);
     }
-    q = Rotate(FromLatent(q, self + (m_.q_rank > 0 ? "q_b_proj" : "q_proj"), q_width, "heads"), self + "q", m_.head_dim,
+    q = Rotate(QueriesOfLatent(q, self + (m_.q_rank > 0 ? "q_b_proj" : "q_proj"), q_width), self + "q", m_.head_dim,
                nope);
     const int projection = b_.Parameter("latent", latent, {m_.kv_rank, m_.dim}, "whole,embed", normal_);
     const int kv_latent =
         NormOfLatent(Latent(n, projection, latent.name, kv_a + ".latent"), self + "kv_a_layernorm", m_.kv_rank);
     const std::string up = self + "kv_b_proj";
-    const int64_t kv_width = m_.heads * (nope + m_.v_dim);
+    const int w = b_.Parameter(up + ".weight", {m_.heads * (nope + m_.v_dim), m_.kv_rank}, "kv_heads,embed", normal_);
     const bool from_cache = Samples() && forward_.tokens == 1;
-    const int kv = from_cache ? -1 : FromLatent(kv_latent, up, kv_width, "kv_heads");
+    const int kv =
+        from_cache ? -1 : b_.Cheap(WeightMatmul(kv_latent, w, up + ".weight", up + ".out", "bsk,nk->bsn", ""));
     const int rope = b_.Parameter("rope", rotated, {m_.rope_dim, m_.dim}, "whole,embed", normal_);
     const int shared = Rotate(Latent(n, rope, rotated.name, kv_a + ".rope"), self + "k_rope", m_.rope_dim, 0);
     const int latents = Samples() ? Cached(kv_latent, l, "latent") : -1;
     const int rotations = Samples() ? Cached(shared, l, "rope") : -1;
-    if (from_cache) return ProjectOut(AttentionToLatents(q, up, kv_width, latents, rotations, l), self);
+    if (from_cache) return ProjectOut(AttentionToLatents(q, w, latents, rotations, l), self);
     const int k = b_.Cheap(b_.Emit(OpKind::kLatentKeys, {kv, shared}, {self + "k", self + "v"},
                                    {{{"nope_dim", double(nope)}, {"value_dim", double(m_.v_dim)}}, {}}));
     return OutputOf(q, k, b_.Output(k, 1), self, l);
@@ -163,8 +164,7 @@ class Llama final : public TransformerWriter {
 
   /// The next token of a text, in sampling: keys and values of earlier tokens are not made again from their latents. A
   /// prompt makes its own, since it begins the text.
-  int AttentionToLatents(int q, const std::string& up, int64_t width, int latents, int rotations, int l) {
-    const int w = b_.Parameter(up + ".weight", {width, m_.kv_rank}, "kv_heads,embed", normal_);
+  int AttentionToLatents(int q, int w, int latents, int rotations, int l) {
     Attributes attributes{{{"nope_dim", double(m_.head_dim - m_.rope_dim)}, {"value_dim", double(m_.v_dim)}}, {}};
     if (m_.score_factor != 1) attributes.numbers["score_factor"] = m_.score_factor;
     if (KindOf(m_, l).window) attributes.numbers["window"] = double(m_.sliding_window);
@@ -183,10 +183,9 @@ class Llama final : public TransformerWriter {
     const int w = b_.Parameter(name + ".weight", {width}, "whole", kOnes);
     return b_.Cheap(b_.Emit(OpKind::kRmsNorm, {x, w}, {name + ".out", name + ".rstd"}, {{{"eps", kEps}}, {}}));
   }
-  /// From a latent, or the residual stream, to `width` features of heads.
-  int FromLatent(int x, const std::string& name, int64_t width, const char* layout) {
-    const int64_t from = b_.WidthOf(x);
-    return b_.Cheap(Matmul(x, name, {width, from}, (std::string(layout) + ",embed").c_str(), normal_, ".out"));
+  /// From a latent, or the residual stream, to `width` features of queries.
+  int QueriesOfLatent(int x, const std::string& name, int64_t width) {
+    return b_.Cheap(Matmul(x, name, {width, b_.WidthOf(x)}, "heads,embed", normal_, ".out"));
   }
 
   /// model.sinks: the results of attention, scaled for a logit of each head in the denominators.

@@ -27,10 +27,7 @@ Cost Costs::Collective(OpKind kind, int64_t wire_bytes, const GroupPlace& place)
 
 double Costs::PackingUs(const LocalOp& transfer) const {
   if (cluster_.device != DeviceKind::kCuda || transfer.blocks == 1) return 0;
-  double bytes = 0;
-  for (size_t t = 0; t < transfer.inputs.size(); ++t)
-    bytes += double(std::max(Volume(transfer.inputs[t]), Volume(transfer.outputs[t])) * SizeOf(transfer.dtype));
-  return MemoryUs(cluster_.compute, 2 * bytes);
+  return MemoryUs(cluster_.compute, 2 * LargerSideBytes(transfer));
 }
 
 Cost Costs::Message(int64_t bytes, bool same_node) const {

@@ -166,8 +166,7 @@ class Llama final : public TransformerWriter {
   /// prompt makes its own, since it begins the text.
   int AttentionToLatents(int q, int w, int latents, int rotations, int l) {
     Attributes attributes{{{"nope_dim", double(m_.head_dim - m_.rope_dim)}, {"value_dim", double(m_.v_dim)}}, {}};
-    if (m_.score_factor != 1) attributes.numbers["score_factor"] = m_.score_factor;
-    if (KindOf(m_, l).window) attributes.numbers["window"] = double(m_.sliding_window);
+    AddScoreRule(l, attributes);
     const std::string self = NameOf(l) + ".self_attn.";
     return b_.Emit(OpKind::kLatentAttention, {q, w, latents, rotations, positions()}, {self + "out", self + "lse"},
                    std::move(attributes));

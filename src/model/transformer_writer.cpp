@@ -57,8 +57,7 @@ int TransformerWriter::FurtherInput(int, int) { CHECK(false, "this family predic
 int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<std::string> names) {
   Attributes attributes{{{"head_dim", double(m_.head_dim)}, {"causal", 1}}, {}};
   if (m_.v_dim != m_.head_dim) attributes.numbers["value_dim"] = double(m_.v_dim);
-  if (m_.score_factor != 1) attributes.numbers["score_factor"] = m_.score_factor;
-  if (KindOf(m_, l).window) attributes.numbers["window"] = double(m_.sliding_window);
+  AddScoreRule(l, attributes);
   if (backward_ != DeckName(AttentionBackward::kParts)) attributes.texts["backward"] = backward_;
   std::vector<int> inputs = {q, k, v};
   if (isolate_documents_) inputs.push_back(documents_);
@@ -69,6 +68,11 @@ int TransformerWriter::CausalAttention(int q, int k, int v, int l, std::vector<s
     inputs = {q, Cached(k, l, "k"), Cached(v, l, "v"), positions_};
   }
   return b_.Emit(OpKind::kAttention, std::move(inputs), std::move(names), std::move(attributes));
+}
+
+void TransformerWriter::AddScoreRule(int l, Attributes& attributes) const {
+  if (m_.score_factor != 1) attributes.numbers["score_factor"] = m_.score_factor;
+  if (KindOf(m_, l).window) attributes.numbers["window"] = double(m_.sliding_window);
 }
 
 int TransformerWriter::Drop(int x, double rate, const std::string& name) {

@@ -41,6 +41,8 @@ class TransformerWriter {
   int positions() const { return positions_; }
   /// Input of learned positions: of the sequence, or of each document in it.
   int Positions();
+  /// The factor of scores and the window of layer l, where it has them.
+  void AddScoreRule(int l, Attributes& attributes) const;
   bool Samples() const { return forward_.purpose == Purpose::kSample; }
   /// In sampling: the cache `name` of layer l, with x of the tokens at hand written to their positions.
   int Cached(int x, int l, std::string_view name);

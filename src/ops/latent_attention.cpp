@@ -6,8 +6,6 @@
 //   (q_nope w_keys) . c + q_rope . r,  times score_factor / sqrt(e),
 //
 // and its result is the mean of the latents c under the softmax of the scores, times w_values. tp shards the heads.
-#include <algorithm>
-
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 

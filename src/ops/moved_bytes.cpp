@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "ops.hpp"
 
 namespace espalier {
@@ -17,6 +19,13 @@ double EachOperandOnce(const LocalOp& op, bool accumulate) {
   double bytes = 0;
   for (size_t i = 0; i < op.inputs.size(); ++i) bytes += InputBytes(op, i);
   return bytes + OutputBytes(op) * (accumulate ? 2 : 1);
+}
+
+double LargerSideBytes(const LocalOp& op) {
+  double bytes = 0;
+  for (size_t t = 0; t < op.inputs.size(); ++t)
+    bytes += double(std::max(Volume(op.inputs[t]), Volume(op.outputs[t])) * SizeOf(op.dtype));
+  return bytes;
 }
 
 double AddedRowsBytes(const LocalOp& op, bool accumulate) {

@@ -10,28 +10,20 @@ namespace {
 constexpr double kRoughLatency = 5e9;
 constexpr double kPerMemoryByte = 200, kPerNodeByte = 2000, kPerNetworkByte = 10'000, kPerHostByte = 10'000;
 
-/// Bytes of the inputs or outputs, whichever are more, tensor by tensor.
-double LargerSide(const LocalOp& op) {
-  double bytes = 0;
-  for (size_t t = 0; t < op.inputs.size(); ++t)
-    bytes += double(std::max(Volume(op.inputs[t]), Volume(op.outputs[t])) * SizeOf(op.dtype));
-  return bytes;
-}
-
 double CollectiveTime(const LocalOp& local, const Mesh& mesh) {
   const AxisSet axes = local.op.Axes();
   const double per_byte = (axes - kNearAxes).Empty() ? kPerNodeByte : kPerNetworkByte;
   const double ranks = mesh.GroupSize(axes);
   const double share = local.op.kind == OpKind::kRingShift ? 1 : (ranks - 1) / ranks;
   const double phases = local.op.kind == OpKind::kAllReduce ? 2 : 1;
-  return kRoughLatency + per_byte * phases * share * LargerSide(local);
+  return kRoughLatency + per_byte * phases * share * LargerSideBytes(local);
 }
 
 double RoughTime(const Graph& graph, const Op& op, const Mesh& mesh) {
   if (op.inputs.empty() || op.kind == OpKind::kSend || op.kind == OpKind::kRecv) return 0;
   const LocalOp local = LocalOpOf(graph, op, mesh, {});
   if (IsCommunication(op.kind)) return CollectiveTime(local, mesh);
-  if (IsHostCopy(op.kind)) return kRoughLatency + kPerHostByte * LargerSide(local);
+  if (IsHostCopy(op.kind)) return kRoughLatency + kPerHostByte * LargerSideBytes(local);
   if (Define(op.kind).kernel.work.flops != nullptr) return Define(op.kind).kernel.work.flops(local);
   double bytes = 0;
   for (const std::vector<Shape>* shapes : {&local.inputs, &local.outputs})

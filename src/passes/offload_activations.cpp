@@ -161,12 +161,7 @@ class ActivationMover {
   }
 
   Op CopyOf(const Group& group, OpKind kind, Role role) const {
-    Op copy;
-    copy.kind = kind;
-    copy.role = role;
-    copy.layer = group.layer;
-    copy.chunk = graph_.value(group.values[0]).chunk;
-    return copy;
+    return {kind, {}, {}, {}, role, group.layer, graph_.value(group.values[0]).chunk};
   }
 
   struct Return {

@@ -8,7 +8,7 @@
 //   value w : bf16[8,4] cache step chunk 0                  value w : bf16[8,4] cache step chunk 0
 //
 // A fraction of the state takes whole tensors, evenly over the parameters of each chunk in model order; one of weights
-// or gradients takes whole layers, since those of one layer may be neighbours in memory (pass `join`). Every program of
+// or gradients takes whole layers, since those of one layer may be adjacent in memory (pass `join`). Every program of
 // a deck decides alike, since it sees the same parameters.
 #include <algorithm>
 #include <cctype>

@@ -136,14 +136,7 @@ class LayerStreamer {
     return staged->second;
   }
 
-  static Op CopyOf(OpKind kind, const Place& place) {
-    Op copy;
-    copy.kind = kind;
-    copy.role = place.role;
-    copy.layer = place.layer;
-    copy.chunk = place.chunk;
-    return copy;
-  }
+  static Op CopyOf(OpKind kind, const Place& place) { return {kind, {}, {}, {}, place.role, place.layer, place.chunk}; }
 
   Graph& graph_;
   const std::vector<int>& stage_;                            // by chunk

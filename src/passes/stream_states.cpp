@@ -126,14 +126,7 @@ class Streamer {
     }
   }
 
-  static Op CopyOf(const Op& op, OpKind kind) {
-    Op copy;
-    copy.kind = kind;
-    copy.role = op.role;
-    copy.layer = op.layer;
-    copy.chunk = op.chunk;
-    return copy;
-  }
+  static Op CopyOf(const Op& op, OpKind kind) { return {kind, {}, {}, {}, op.role, op.layer, op.chunk}; }
 
   void Push(Op op, const Piece& piece) {
     if (piece.count > 1) SetStrip(op, {.index = piece.index, .count = piece.count, .dim = piece.dim, .axes = {}});

@@ -19,6 +19,7 @@
 #include "espalier/util/clock.hpp"
 #include "espalier/util/memory.hpp"
 #include "espalier/watch/heartbeat.hpp"
+#include "espalier/watch/watchdog.hpp"
 #include "supervise/probe.hpp"
 
 namespace espalier {
@@ -43,8 +44,7 @@ void Say(fmt::format_string<Values...> format, Values&&... values) {
 
 /// Seconds until rank 0 has a watchdog: run.watchdog_slow_s, which the run itself applies from then on.
 double LongestStart(const Deck& deck) {
-  constexpr double kLongest = 600;
-  return deck.run.watchdog_slow_s > 0 ? deck.run.watchdog_slow_s : std::max(kLongest, 10 * deck.run.watchdog_s);
+  return deck.run.watchdog_slow_s > 0 ? deck.run.watchdog_slow_s : DefaultSlowLimit(deck.run.watchdog_s);
 }
 
 double Rounded(double seconds) { return std::round(seconds * 1e3) / 1e3; }

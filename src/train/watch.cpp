@@ -19,11 +19,11 @@ namespace fs = std::filesystem;
 /// Assumes that storage writes at least 100 MB per second for all ranks together.
 double SlowLimit(const Deck& deck, const Programs& programs) {
   if (deck.run.watchdog_slow_s > 0) return deck.run.watchdog_slow_s;
-  constexpr double kMin = 600, kBytesPerSecond = 1e8;
+  constexpr double kBytesPerSecond = 1e8;
   double bytes = 0;
   for (const StateTensor& tensor : programs.tensors())
     bytes += static_cast<double>(Volume(tensor.type.shape)) * static_cast<double>(SizeOf(tensor.type.dtype));
-  return std::max(kMin, 10 * deck.run.watchdog_s) + bytes / kBytesPerSecond;
+  return DefaultSlowLimit(deck.run.watchdog_s) + bytes / kBytesPerSecond;
 }
 
 std::string end_is_late;  // the message of EndLate

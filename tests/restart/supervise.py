@@ -102,7 +102,7 @@ class Cases:
             first.until_step(6)
             kill([first.supervisor()])
             first.process.wait()
-            # The end of `first` kills what is left of it: only when the second one is through.
+            # Leaving `first` kills its processes, so the second run comes inside.
             with self.start("supervisor", "host2:1,host3:1", PIPELINE) as second:
                 self.finished(second, PIPELINE, what)
                 made = [line["step"] for line in second.steps()]

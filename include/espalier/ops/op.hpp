@@ -73,6 +73,9 @@ struct LocalOp {
   int64_t blocks = 1;  ///< of rows that are not adjacent in memory: a strip may have several
 };
 
+/// Bytes of the inputs or outputs of a transfer, whichever are more, tensor by tensor.
+double LargerSideBytes(const LocalOp& op);
+
 /// An output that may reuse the buffer of an input that is dead after the op.
 struct InPlace {
   int output, input;

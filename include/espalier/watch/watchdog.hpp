@@ -3,6 +3,7 @@
 // independently of the launcher.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -14,6 +15,12 @@
 #include "espalier/watch/diagnose.hpp"
 
 namespace espalier {
+
+/// The limit for slow activities, in seconds, if run.watchdog_slow_s gives none; a state needs more.
+constexpr double DefaultSlowLimit(double limit_s) {
+  constexpr double kMin = 600;
+  return std::max(kMin, 10 * limit_s);
+}
 
 class Watchdog {
  public:

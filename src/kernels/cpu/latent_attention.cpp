@@ -11,21 +11,6 @@ namespace espalier::cpu::inline ESPALIER_CPU_LEVEL {
 namespace {
 
 template <typename T>
-float Dot(const float* x, const T* y, int64_t n) {
-  Sums sum;
-  ForSums(0, n,
-          [&](int64_t part, int64_t c, auto lanes) { sum.part[part] += Load(x + c, lanes) * Load(y + c, lanes); });
-  return Sum(sum);
-}
-
-/// sums += factor x, over n elements.
-template <typename T>
-void AddScaled(float* sums, const T* x, float factor, int64_t n) {
-  ForLanes(0, n,
-           [&](int64_t c, auto lanes) { Store(sums + c, Load(sums + c, lanes) + Load(x + c, lanes) * factor, lanes); });
-}
-
-template <typename T>
 void OneQuery(const LatentAttentionArgs& a, int64_t batch, int64_t s, int64_t head) {
   const int64_t row = (batch * a.queries + s) * a.heads + head, e = a.nope + a.rope;
   const T *q = a.q.As<T>() + row * e, *w = a.w.As<T>() + head * (a.nope + a.value) * a.rank,

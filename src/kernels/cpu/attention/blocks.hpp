@@ -84,6 +84,22 @@ inline constexpr float kLog2E = 1.44269504088896341f;
 /// The factor of the dot product of a query and a key.
 inline float ScaleOf(const AttentionShape& s) { return s.score_factor / std::sqrt(static_cast<float>(s.head_dim)); }
 
+/// The dot product of n elements.
+template <typename X, typename Y>
+float Dot(const X* x, const Y* y, int64_t n) {
+  Sums sum;
+  ForSums(0, n,
+          [&](int64_t part, int64_t c, auto lanes) { sum.part[part] += Load(x + c, lanes) * Load(y + c, lanes); });
+  return Sum(sum);
+}
+
+/// sums += factor x, over n elements.
+template <typename T>
+void AddScaled(float* sums, const T* x, float factor, int64_t n) {
+  ForLanes(0, n,
+           [&](int64_t c, auto lanes) { Store(sums + c, Load(sums + c, lanes) + Load(x + c, lanes) * factor, lanes); });
+}
+
 /// Replaces scores by e^(score - largest), and returns their sum.
 inline float Exponentiate(float* scores, int64_t keys, float largest) {
   Floats total{};

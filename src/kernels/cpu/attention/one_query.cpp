@@ -23,22 +23,12 @@ void OneHead(const AttentionArgs& a, int64_t batch, int64_t head) {
   const float scale = ScaleOf(s);
   float largest = -std::numeric_limits<float>::infinity();
   for (int64_t j = 0; j < keys; ++j) {
-    const T* key = k + (begin + j) * keys_at.stride;
-    Sums sum;
-    ForSums(0, e,
-            [&](int64_t part, int64_t c, auto lanes) { sum.part[part] += Load(q + c, lanes) * Load(key + c, lanes); });
-    scores[j] = Sum(sum) * scale;
+    scores[j] = Dot(q, k + (begin + j) * keys_at.stride, e) * scale;
     largest = std::max(largest, scores[j]);
   }
   const float sum = Exponentiate(scores, keys, largest);
   ForLanes(0, d, [&](int64_t c, auto lanes) { Store(sums + c, Floats{}, lanes); });
-  for (int64_t j = 0; j < keys; ++j) {
-    const T* value = v + (begin + j) * values_at.stride;
-    const float p = scores[j];
-    ForLanes(0, d, [&](int64_t c, auto lanes) {
-      Store(sums + c, Load(sums + c, lanes) + Load(value + c, lanes) * p, lanes);
-    });
-  }
+  for (int64_t j = 0; j < keys; ++j) AddScaled(sums, v + (begin + j) * values_at.stride, scores[j], d);
   const float factor = keys == 0 ? 0.0f : 1.0f / sum;
   a.lse[query] = keys == 0 ? largest : largest + std::log(sum);
   ForElementType(a.o.dtype, [&]<typename O>(O) {

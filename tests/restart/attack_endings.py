@@ -147,9 +147,9 @@ def a5_a_console_that_nobody_reads_holds_nothing_up(checks, home):
 
 def a5_ctrl_c_on_mpirun_saves(checks, home):
     # One second, which mpirun leaves by default, is enough for such a small run, but not on every test machine. Before
-    # its TERM mpirun reads no output for that second: the run drops lines.
+    # its TERM mpirun reads no output for that time: the run drops lines.
     where = home("mpirun")
-    run = start(where, *ENDLESS, ranks=2, environment={"OMPI_MCA_odls_base_sigkill_timeout": "4"}.items())
+    run = start(where, *ENDLESS, ranks=2, environment={"OMPI_MCA_odls_base_sigkill_timeout": "8"}.items())
     trains(run, where, 3)
     run.send_signal(signal.SIGINT)
     run.wait(PATIENCE)

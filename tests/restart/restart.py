@@ -91,7 +91,7 @@ def refusals(checks, home, folder, straight):
     wrong = launch(2, ["run", DECK, "-d", home("wrong"), "-r", straight.checkpoint(10), "model.ffn_dim=96",
                        *layout("121")[0]])
     checks.that(wrong.returncode == 3 and "96" in wrong.stdout and "88" in wrong.stdout,
-                "a checkpoint of another model is refused with both values")
+                f"a checkpoint of another model is refused with both values: {wrong.returncode}\n{wrong.stdout[-800:]}")
     missing = launch(1, ["run", DECK, "-d", home("missing"), "-r", "latest"])
     checks.that(missing.returncode == 3, "restart from nothing is exit 3")
 

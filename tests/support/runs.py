@@ -5,8 +5,11 @@ from .recorded import recorded
 
 # The real path of this file is in tests/support, even if it is imported through the links in the folders of tests.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+# Every test has its own folder for Open MPI's session files. In a shared one, a job that ends may remove the folder in
+# which another job is just starting.
+SESSIONS = tempfile.TemporaryDirectory(prefix="espalier-mpi-")
 # On one host Open MPI chooses ob1 in the end; looking for fast networks first takes 0.2 s of every start.
-ENVIRONMENT = {"OMPI_MCA_pml": "ob1", **os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
+ENVIRONMENT = {"OMPI_MCA_pml": "ob1", **os.environ, "TMPDIR": SESSIONS.name, "OMPI_ALLOW_RUN_AS_ROOT": "1",
                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 DECK = os.path.join(ROOT, "tests", "decks", "small.toml")
 # Another device for every run of a test, ESPALIER_DEVICE=cuda: there may then be more ranks than GPUs, since messages

@@ -45,6 +45,10 @@ class ClusterReader {
     for (const ClusterKey& key : ClusterSchema())
       if (whole_ && key.presence == Presence::kRequired && !set_.contains(key.FullName()))
         Refuse(path_, key.FullName(), fmt::format("missing: every cluster file must set it ({})", key.sentence));
+    if (cluster_.ranks_per_domain % std::max(1, cluster_.ranks_per_node) != 0)
+      Refuse(path_, fmt::format("cluster.ranks_per_domain = {}", cluster_.ranks_per_domain),
+             fmt::format("must be a multiple of cluster.ranks_per_node = {}: a domain is of whole nodes",
+                         cluster_.ranks_per_node));
     if (!errors_.empty()) throw UserError(ExitStatus::kDeck, std::move(errors_));
     return std::move(cluster_);
   }

@@ -39,9 +39,17 @@ std::vector<ClusterKey> Machine() {
      "What the programs are compiled for."},
     {"cluster", "ranks_per_node", FIELD(ranks_per_node), kRequired, Count(),
      "Ranks of one node; ranks fill nodes in order."},
+    {"cluster", "ranks_per_domain", FIELD(ranks_per_domain), kOptional, CountOrNone(),
+     "Ranks that the links of [node] join where these span several nodes (an NVLink domain); 0: those of a node."},
     {"cluster", "jitter", FIELD(jitter), kOptional, Deviation(),
      "Relative standard deviation of a kernel's time."},
+  };
+  // clang-format on
+}
 
+std::vector<ClusterKey> DeviceOfRank() {
+  // clang-format off
+  return {
     {"device", "name", FIELD(compute.name), kRequired, Any(), "Of the device of one rank."},
     {"device", "memory_bytes", FIELD(compute.memory_bytes), kRequired, MemoryBytes(),
      "Memory of one rank."},
@@ -179,8 +187,8 @@ std::vector<ClusterKey> Software() {
 const std::vector<ClusterKey>& ClusterSchema() {
   static const std::vector<ClusterKey> rows = [] {
     std::vector<ClusterKey> all;
-    for (std::vector<ClusterKey> part :
-         {Machine(), Links<&Cluster::node>("node"), Links<&Cluster::network>("network"), HostAndFailures(), Software()})
+    for (std::vector<ClusterKey> part : {Machine(), DeviceOfRank(), Links<&Cluster::node>("node"),
+                                         Links<&Cluster::network>("network"), HostAndFailures(), Software()})
       std::ranges::move(part, std::back_inserter(all));
     return all;
   }();

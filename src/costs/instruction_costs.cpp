@@ -123,14 +123,14 @@ double InstructionCosts::MergedUs(const Op& op, const MergedMatmul& group, bool 
 }
 
 InstructionCost InstructionCosts::Collective(const Op& op, int64_t wire_bytes) const {
-  const GroupPlace place = PlaceOf(program_.mesh, op.Axes(), coordinate_, cluster_.ranks_per_node);
+  const GroupPlace place = PlaceOf(program_.mesh, op.Axes(), coordinate_, cluster_.NearRanks());
   const Cost cost = costs_.Collective(op.kind, wire_bytes, place);
   return {cost.us, cost.source, place.nodes > 1 ? Port::kNetwork : Port::kNode};
 }
 
 /// The k experts of a token, drawn independently, are among n ranks on n (1 - (1 - 1 / n)^k) on average.
 InstructionCost InstructionCosts::Exchange(const Op& op, int64_t wire_bytes) const {
-  const GroupPlace place = PlaceOf(program_.mesh, op.Axes(), coordinate_, cluster_.ranks_per_node);
+  const GroupPlace place = PlaceOf(program_.mesh, op.Axes(), coordinate_, cluster_.NearRanks());
   const double share = 1 - std::pow(1 - 1.0 / place.ranks, experts_per_token_);
   const Cost cost = costs_.Collective(OpKind::kAllToAll, static_cast<int64_t>(share * double(wire_bytes)), place);
   return {cost.us, cost.source, place.nodes > 1 ? Port::kNetwork : Port::kNode};
@@ -150,11 +150,11 @@ InstructionCost InstructionCosts::Message(const Op& op) const {
   const std::vector<int>& values = op.kind == OpKind::kSend ? op.inputs : op.outputs;
   Coordinate there = coordinate_;
   there[Axis::kPp] = op.Peer();
-  const int nodes = cluster_.ranks_per_node;
-  const bool same_node = program_.mesh.RankOf(coordinate_) / nodes == program_.mesh.RankOf(there) / nodes;
+  const int near = cluster_.NearRanks();
+  const bool same_node = program_.mesh.RankOf(coordinate_) / near == program_.mesh.RankOf(there) / near;
   const Port port = same_node ? Port::kNode : Port::kNetwork;
   const int64_t bytes = ReducedBytes(op, LocalBytes(values));
-  const GroupPlace tensor = PlaceOf(program_.mesh, kTensorAxes, coordinate_, nodes);
+  const GroupPlace tensor = PlaceOf(program_.mesh, kTensorAxes, coordinate_, near);
   if (!cluster_.split_messages || same_node || tensor.ranks == 1 || tensor.nodes > 1 || !SameOnTensorAxes(values)) {
     const Cost cost = costs_.Message(bytes, same_node);
     return {cost.us, cost.source, port};

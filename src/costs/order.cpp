@@ -21,14 +21,14 @@ class TimesOfFile : public OpTimes {
   double Of(const Graph& graph, const Op& op, const Mesh& mesh) const override {
     if (op.inputs.empty() || IsBetweenStages(op.kind)) return 0;
     const LocalOp local = LocalOpOf(graph, op, mesh, {});
-    const int ranks_per_node = costs_.cluster().ranks_per_node;
+    const Cluster& cluster = costs_.cluster();
     if (IsHostCopy(op.kind)) {
       int64_t bytes = 0;
       for (const Shape& shape : local.inputs) bytes += Volume(shape) * SizeOf(local.dtype);
-      return costs_.HostCopy(op.kind, bytes, std::min(ranks_per_node, mesh.Ranks())).alone_us;
+      return costs_.HostCopy(op.kind, bytes, std::min(cluster.ranks_per_node, mesh.Ranks())).alone_us;
     }
     if (!IsCommunication(op.kind)) return costs_.Kernel(local, false).us;
-    const GroupPlace place = PlaceOf(mesh, op.Axes(), {}, ranks_per_node);
+    const GroupPlace place = PlaceOf(mesh, op.Axes(), {}, cluster.NearRanks());
     return costs_.Collective(op.kind, WireBytes(graph, op, mesh, {}), place).us + costs_.PackingUs(local);
   }
   std::string Origin() const override { return origin_; }

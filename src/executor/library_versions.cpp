@@ -1,6 +1,9 @@
 #include "espalier/executor/library_versions.hpp"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "espalier/util/error.hpp"
 
@@ -21,6 +24,20 @@ std::vector<std::string> CheckVersions(std::span<const LibraryVersion> libraries
     if (l.loaded_minor < l.built_minor) older.push_back(what + ": what is new there may fail");
   }
   return older;
+}
+
+std::string CheckArchitecture(std::span<const int> built, int capability) {
+  const auto runs = [&](int code) { return code / 10 == capability / 10 && code <= capability; };
+  if (std::ranges::any_of(built, runs)) return "";
+  const std::string what = fmt::format("the GPU has compute capability {}.{}, and this program is built for {}",
+                                       capability / 10, capability % 10, fmt::join(built, ", "));
+  if (capability < built.back())
+    throw UserError(ExitStatus::kFault,
+                    fmt::format("cuda: {}: build with -Dgpu_architectures={} (at least 80)", what, capability));
+  return fmt::format(
+      "{}: the driver compiles its kernels at the first start, for {} and not for what is newer; "
+      "-Dgpu_architectures={} builds them",
+      what, built.back(), capability);
 }
 
 }  // namespace espalier

@@ -8,8 +8,7 @@ Simulation Simulate(const WorldPrograms& programs, const Costs& costs, const Sim
     return CostInstructions(costs, *programs.program_of(representative), programs.mesh.CoordinateOf(rank));
   };
   const AxisSet routing = RoutingAxes(costs, *programs.program_of(programs.representative.at(0)));
-  const simulate::World world =
-      simulate::MakeWorld(programs, costs.cluster().ranks_per_node, routing, cost_of, options);
+  const simulate::World world = simulate::MakeWorld(programs, costs.cluster().NearRanks(), routing, cost_of, options);
   return simulate::Run(world, costs.cluster(), options);
 }
 

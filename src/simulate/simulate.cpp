@@ -55,7 +55,7 @@ const RankTimes& Simulation::Slowest() const {
 
 Simulation Simulate(const WorldPrograms& programs, const std::function<std::vector<InstructionCost>(int rank)>& cost_of,
                     const Cluster& cluster, const SimulateOptions& options) {
-  return simulate::Run(simulate::MakeWorld(programs, cluster.ranks_per_node, std::nullopt, cost_of, options), cluster,
+  return simulate::Run(simulate::MakeWorld(programs, cluster.NearRanks(), std::nullopt, cost_of, options), cluster,
                        options);
 }
 

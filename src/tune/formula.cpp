@@ -123,12 +123,12 @@ class StepFormula {
 DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, const Costs& costs) {
   const Cluster& cluster = costs.cluster();
   const int shards = layout.Shards();
-  const GroupPlace shard_place = PlaceOfGroup(shards, layout.tp, cluster.ranks_per_node);
-  const GroupPlace copy_place = PlaceOfGroup(layout.dp_replicate, layout.tp * shards, cluster.ranks_per_node);
+  const GroupPlace shard_place = PlaceOfGroup(shards, layout.tp, cluster.NearRanks());
+  const GroupPlace copy_place = PlaceOfGroup(layout.dp_replicate, layout.tp * shards, cluster.NearRanks());
   const int gather_ranks = GatherRanks(profile, layout);
   const bool groups = gather_ranks < shards;
   const GroupPlace gather_place =
-      groups ? PlaceOfGroup(gather_ranks, layout.tp * layout.cp, cluster.ranks_per_node) : shard_place;
+      groups ? PlaceOfGroup(gather_ranks, layout.tp * layout.cp, cluster.NearRanks()) : shard_place;
   const double wire = cluster.gradient_bytes > 0 ? cluster.gradient_bytes : profile.gradient_bytes;
   DataParallelTimes times;
   times.parts.resize(profile.memory.size());
@@ -151,8 +151,8 @@ DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, c
                      CollectiveUs(costs, OpKind::kAllReduce, elements * wire * copies, copy_place);
     sync.update_us = elements * profile.step_us_per_element;
   }
-  const GroupPlace tensor_place = PlaceOfGroup(layout.tp, 1, cluster.ranks_per_node);
-  const GroupPlace stage_place = PlaceOfGroup(layout.pp, layout.Ranks() / layout.pp, cluster.ranks_per_node);
+  const GroupPlace tensor_place = PlaceOfGroup(layout.tp, 1, cluster.NearRanks());
+  const GroupPlace stage_place = PlaceOfGroup(layout.pp, layout.Ranks() / layout.pp, cluster.NearRanks());
   times.norm_us = CollectiveUs(costs, OpKind::kAllReduce, kScalar, shard_place) +
                   CollectiveUs(costs, OpKind::kAllReduce, kScalar, tensor_place) +
                   CollectiveUs(costs, OpKind::kAllGather, kScalar, stage_place);
@@ -162,7 +162,7 @@ DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, c
 double HopUs(const LayerProfile& profile, const Layout& layout, const Costs& costs) {
   if (layout.pp == 1) return 0;
   const int stride = layout.Ranks() / layout.pp;
-  return costs.Message(profile.stream_bytes, stride * 2 <= costs.cluster().ranks_per_node).us;
+  return costs.Message(profile.stream_bytes, stride * 2 <= costs.cluster().NearRanks()).us;
 }
 
 double FormulaUs(const StepQuestion& question) { return StepFormula(question).Us(); }

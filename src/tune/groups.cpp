@@ -76,7 +76,7 @@ Groups GroupsOf(const SearchContext& c) {
   const auto matches = [&](const char* key, int value, int deck) { return !c.fixed.Has(key) || value == deck; };
   for (int tp : Degrees(c.ranks)) {
     if (!matches("parallel.tp", tp, c.deck.parallel.tp)) continue;
-    const bool one_node = tp <= c.costs.cluster().ranks_per_node || c.fixed.Has("parallel.tp");
+    const bool one_node = tp <= c.costs.cluster().NearRanks() || c.fixed.Has("parallel.tp");
     for (int cp : Degrees(c.ranks / tp)) {
       if (!matches("parallel.cp", cp, c.deck.parallel.cp)) continue;
       const bool long_enough = cp <= kAlwaysCp || c.deck.model.seq_len / cp >= kMinTokens || c.fixed.Has("parallel.cp");
@@ -84,7 +84,7 @@ Groups GroupsOf(const SearchContext& c) {
         for (int ep : ExpertDegrees(c)) {
           const Group group{tp, cp, mode, ep};
           if (!SuitsModel(c.deck, group)) continue;
-          const bool near = ep <= c.costs.cluster().ranks_per_node || c.fixed.Has("parallel.ep");
+          const bool near = ep <= c.costs.cluster().NearRanks() || c.fixed.Has("parallel.ep");
           if (one_node && long_enough && near) found.groups.push_back(group);
           found.tp_crosses_nodes = found.tp_crosses_nodes || !one_node;
           found.cp_too_short = found.cp_too_short || (one_node && !long_enough);

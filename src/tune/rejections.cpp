@@ -38,7 +38,8 @@ Layout Plain(const SearchContext& c, int tp, int pp) {
 }
 
 std::vector<Obvious> ObviousLayouts(const SearchContext& c) {
-  const int node = std::min(c.costs.cluster().ranks_per_node, c.ranks);
+  const Cluster& cluster = c.costs.cluster();
+  const int node = std::min(cluster.ranks_per_node, c.ranks);
   std::vector<Obvious> obvious;
   const auto add = [&](std::string name, const Layout& layout) {
     if (layout.Ranks() == c.ranks) obvious.push_back({std::move(name), layout});
@@ -53,7 +54,8 @@ std::vector<Obvious> ObviousLayouts(const SearchContext& c) {
   Layout copies = Plain(c, 1, 1);
   std::swap(copies.dp_replicate, copies.dp_shard);
   add("pure data parallelism without shards", copies);
-  if (2 * node <= c.ranks) add(fmt::format("tp {}, across nodes", 2 * node), Plain(c, 2 * node, 1));
+  const int far = 2 * std::max(node, cluster.ranks_per_domain);
+  if (far <= c.ranks) add(fmt::format("tp {}, across nodes", far), Plain(c, far, 1));
   for (int pp = 2; pp <= c.ranks / node && pp <= c.deck.model.layers; pp *= 2)
     if (node > 1) add(fmt::format("tp {} with pp {}, 1f1b", node, pp), Plain(c, node, pp));
   if (c.deck.parallel.dp_shard >= 1) add("the deck's own layout", LayoutOf(c.deck));

@@ -118,11 +118,11 @@ class Search {
     if (groups.tp_crosses_nodes)
       result_.rules.push_back(
           fmt::format("tp above {} crosses nodes and was left out (--fix parallel.tp keeps the deck's)",
-                      context_.costs.cluster().ranks_per_node));
+                      context_.costs.cluster().NearRanks()));
     if (groups.ep_crosses_nodes)
       result_.rules.push_back(
           fmt::format("ep above {} crosses nodes and was left out (--fix parallel.ep keeps the deck's)",
-                      context_.costs.cluster().ranks_per_node));
+                      context_.costs.cluster().NearRanks()));
     if (groups.cp_too_short)
       result_.rules.push_back("cp that leaves a rank fewer than 1,024 tokens of a sequence was left out above cp 4");
   }

@@ -78,12 +78,11 @@ CudaLibraries() {
   printf '%s' "$folders" | sort -u >"$gpu_libraries/folders"
 }
 
-# 9.0 has instructions of its own, which need the name with an a.
 Architectures() {
   local found
   found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
-    sort -u | tr -d . | sed 's/^90$/90a/' | paste -sd,) || true
-  [[ $found =~ ^[0-9a,]+$ ]] && echo "-Dgpu_architectures=$found"
+    tr -d . | sort -nu | paste -sd,) || true
+  [[ $found =~ ^[0-9,]+$ ]] && echo "-Dgpu_architectures=$found"
 }
 
 Meson() {

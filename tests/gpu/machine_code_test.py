@@ -8,7 +8,7 @@ USAGE = """
 arch = sm_80
  Function Plain:
   REG:{registers} STACK:{stack} SHARED:{shared} LOCAL:{local} CONSTANT[0]:424 TEXTURE:0 SURFACE:0 SAMPLER:0
-arch = sm_90a
+arch = sm_90
  Function Bound:
   REG:128 STACK:0 SHARED:0 LOCAL:0 CONSTANT[0]:424 TEXTURE:0 SURFACE:0 SAMPLER:0
 """
@@ -19,7 +19,7 @@ arch = sm_80
 \tAttribute:\tEIATTR_MAXREG_COUNT
 \tFormat:\tEIFMT_HVAL
 \tValue:\t0xff
-arch = sm_90a
+arch = sm_90
 .nv.info.Bound
 \t<0x1>
 \tAttribute:\tEIATTR_MAX_THREADS
@@ -41,7 +41,7 @@ class MachineCode(unittest.TestCase):
         self.assertIn(word, faults[key][0])
 
     def test_kernels_that_are_right(self):
-        self.assertEqual(found(), {("sm_80", "Plain"): [], ("sm_90a", "Bound"): []})
+        self.assertEqual(found(), {("sm_80", "Plain"): [], ("sm_90", "Bound"): []})
 
     def test_planted_faults(self):
         self.only(("sm_80", "Plain"), "launch bound", found(registers=65))
@@ -50,7 +50,7 @@ class MachineCode(unittest.TestCase):
         self.only(("sm_80", "Plain"), "static shared", found(shared=49153))
 
     def test_a_launch_bound_counts(self):
-        self.only(("sm_90a", "Bound"), "128 registers for each of 1024 threads", found(threads="0x200"))
+        self.only(("sm_90", "Bound"), "128 registers for each of 1024 threads", found(threads="0x200"))
 
 
 if __name__ == "__main__":

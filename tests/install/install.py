@@ -202,7 +202,7 @@ class Install(unittest.TestCase):
 class FakeSpec(dict):
     """As much of Spack's spec as the package asks for."""
 
-    variants = {"cuda_arch": types.SimpleNamespace(value=("90a",))}
+    variants = {"cuda_arch": types.SimpleNamespace(value=("90",))}
 
     def __contains__(self, variant):
         return variant in ("+tests", "+cuda")

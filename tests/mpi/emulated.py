@@ -356,6 +356,9 @@ def check_capabilities(checks, home):
         for name, wanted, keys in runs:
             done = launch(1, ["run", DECK, "-d", home(f"{capability}-{name}"), *BASE, "run.steps=2", *keys, CUDA])
             checks.that(done.returncode == wanted, f"capability {capability}, {name}: exit {done.returncode}")
+            if name == "bf16":
+                checks.that(("the driver compiles its kernels" in done.stdout) == (capability == "100"),
+                            f"capability {capability}: kernels from PTX are named")
     environment(ESPALIER_EMULATED_CAPABILITY=None)
 
 

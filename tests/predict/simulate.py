@@ -99,6 +99,19 @@ def fields(checks):
                 f"without measured rows all times are by formula: {figures['sources']}")
 
 
+def links_may_join_nodes(checks):
+    """Nodes of four that near links join to eight take the times of nodes of eight, and are two nodes still."""
+    figures = {}
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(f"include = [\"{H100}\"]\n[cluster]\nranks_per_node = 4\nranks_per_domain = 8\n")
+        file.flush()
+        for cluster in (H100, file.name):
+            figures[cluster], _ = simulate(ALL_AXES, 16, cluster=cluster)
+        joined, whole = figures[file.name], figures[H100]
+        checks.that((joined["nodes"], whole["nodes"]) == (4, 2) and joined["by_rank"] == whole["by_rank"],
+                    f"domains: {joined['step_ms']} and {whole['step_ms']} ms")
+
+
 def figures_follow_from_the_step(checks):
     keys = [*ALL_AXES, "run.steps=100", "checkpoint.every_steps=30"]
     figures, _ = simulate(keys, 16)
@@ -398,10 +411,10 @@ def numbers_at_the_ends_of_their_ranges(checks):
 def main():
     checks = Checks()
     findings = [
-        fields, figures_follow_from_the_step, a_ramp_counts_each_step_with_its_own_time, memory_and_fit,
-        trace_has_the_communication, equal_inputs_give_equal_bytes, disturbances, routings, sleeping_decks,
-        plan_on_a_cluster, gpus, gradients_are_reduced_under_backward, errors, numbers_at_the_ends_of_their_ranges,
-        folded_is_unfolded, peaks_of_every_layout
+        fields, links_may_join_nodes, figures_follow_from_the_step, a_ramp_counts_each_step_with_its_own_time,
+        memory_and_fit, trace_has_the_communication, equal_inputs_give_equal_bytes, disturbances, routings,
+        sleeping_decks, plan_on_a_cluster, gpus, gradients_are_reduced_under_backward, errors,
+        numbers_at_the_ends_of_their_ranges, folded_is_unfolded, peaks_of_every_layout
     ]
     text = sys.argv[1] if len(sys.argv) > 1 else ""
     checks.each([finding for finding in findings if text in finding.__name__])

@@ -59,6 +59,10 @@ struct Cluster {
   std::string name;
   DeviceKind device = DeviceKind::kCuda;  ///< the programs are compiled for it
   int ranks_per_node = 1;
+  int ranks_per_domain = 0;  ///< ranks that the links of `node` join, if these span several nodes; 0: a node's
+
+  /// Ranks that are near each other: of one node, or of all nodes of an NVLink domain.
+  int NearRanks() const { return ranks_per_domain > 0 ? ranks_per_domain : ranks_per_node; }
 
   struct Device {
     std::string name;

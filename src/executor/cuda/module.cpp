@@ -49,6 +49,9 @@ class Module final : public CudaModule {
 
   std::unique_ptr<Device> Open(const Gpu& gpu, const GpuOptions& options) override {
     for (const std::string& older : CheckVersions(LoadedAndBuilt())) NoteFallback(older);
+    static constexpr int kBuilt[] = {ESPALIER_GPU_ARCHITECTURES};
+    if (const std::string compiled = CheckArchitecture(kBuilt, gpu.capability); !compiled.empty())
+      NoteFallback(compiled);
     Require(cudaSetDevice(gpu.index), "the GPU cannot be opened");
     ConfigureCudaKernels(options.deterministic, options.product_plans);
     return std::make_unique<CudaDevice>(gpu, options);

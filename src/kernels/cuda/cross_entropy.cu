@@ -15,6 +15,12 @@ namespace {
 
 /// The largest number of threads for which two blocks fit on a multiprocessor.
 constexpr int kRowThreads = 1024;
+// A multiprocessor holds 2,048 threads, but 1,536 on 8.6, 8.9 and from 11.0 on.
+#if defined(__CUDA_ARCH__) && ((__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900) || __CUDA_ARCH__ >= 1100)
+constexpr int kRowBlocks = 1;
+#else
+constexpr int kRowBlocks = 2;
+#endif
 
 /// Calls f(c, lanes) for all columns of a row at `row` that is also written at `other`.
 template <typename T, typename F>
@@ -41,7 +47,7 @@ __device__ float LargestOfRow(const T* row, int64_t width) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads, 2) LogitsMaxKernel(LogitsMaxArgs a) {
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks) LogitsMaxKernel(LogitsMaxArgs a) {
   const T* x = a.logits.x.As<T>();
   const int64_t width = a.logits.width;
   ForRows(a.logits.rows, [&](int64_t r) {
@@ -51,7 +57,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) LogitsMaxKernel(LogitsMaxArgs 
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads, 2) LogitsSumKernel(LogitsSumArgs a) {
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks) LogitsSumKernel(LogitsSumArgs a) {
   const T* x = a.logits.x.As<T>();
   const int64_t width = a.logits.width;
   ForRows(a.logits.rows, [&](int64_t r) {
@@ -104,7 +110,7 @@ __global__ void AddTokenLosses(TokenLossArgs a, const double* partials, int64_t 
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyGradKernel(CrossEntropyGradArgs a) {
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks) CrossEntropyGradKernel(CrossEntropyGradArgs a) {
   const T* x = a.logits.x.As<T>();
   T* dx = a.dlogits.As<T>();
   const int64_t width = a.logits.width, first = a.logits.first;
@@ -155,7 +161,7 @@ class KeptRow {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads, 2) CrossEntropyKernel(CrossEntropyArgs a, int64_t room) {
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks) CrossEntropyKernel(CrossEntropyArgs a, int64_t room) {
   SHARED_ARRAY(T, shared);
   const T* x = a.logits.x.As<T>();
   T* dx = a.dlogits.As<T>();

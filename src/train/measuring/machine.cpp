@@ -112,6 +112,11 @@ std::optional<Cluster> LoadForMachine(const std::string& path, const MachineKey&
   if (cluster.ranks_per_node != machine.ranks_per_node)
     errors.push_back(Differs(path, "cluster.ranks_per_node", std::to_string(cluster.ranks_per_node),
                              std::to_string(machine.ranks_per_node)));
+  if (cluster.ranks_per_domain > 0)
+    errors.push_back(
+        fmt::format("{}: cluster.ranks_per_domain = {}: measured rows count nodes, and its rows domains "
+                    "(name another file; a new one is made)",
+                    path, cluster.ranks_per_domain));
   if (!errors.empty()) throw UserError(ExitStatus::kDeck, std::move(errors));
   return cluster;
 }

@@ -1,4 +1,5 @@
 // Cluster files: every wrong line is reported with the allowed values, and a written file reads back to the same bits.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include "cluster_testing.hpp"
@@ -179,6 +180,18 @@ TEST(ClusterFile, ABrokenLineIsReportedOnce) {
       ErrorsOf(files.Write("a.toml", "[cluster]\nname = \ndevice = \"cpu\"\n[device]\nname = 5\n"));
   EXPECT_THAT(errors,
               ElementsAre(HasSubstr("a.toml:2: not valid TOML"), "a.toml:5: device.name = 5: must be a string"));
+}
+
+TEST(ClusterFile, ADomainIsOfWholeNodes) {
+  const ClusterFiles files;
+  files.Write("base.toml", kMachine);
+  const auto with = [&](int ranks) {
+    return files.Write("a.toml", fmt::format("include = [\"base.toml\"]\n[cluster]\nranks_per_domain = {}\n", ranks));
+  };
+  EXPECT_EQ(LoadCluster(with(0)).NearRanks(), 2);
+  EXPECT_EQ(LoadCluster(with(6)).NearRanks(), 6);
+  EXPECT_THAT(ErrorsOf(with(5)), ElementsAre("a.toml: cluster.ranks_per_domain = 5: must be a multiple of "
+                                             "cluster.ranks_per_node = 2: a domain is of whole nodes"));
 }
 
 }  // namespace

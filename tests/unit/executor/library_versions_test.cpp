@@ -1,6 +1,7 @@
-// Compares versions of libraries with the versions of their headers.
+// Compares versions of libraries with the versions of their headers, and GPUs with what kernels are built for.
 #include "espalier/executor/library_versions.hpp"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,6 +35,20 @@ TEST(LibraryVersions, AnotherMajorVersionIsRefused) {
     EXPECT_THAT(error.what(), HasSubstr("cuBLASLt 12.9"));
     EXPECT_THAT(error.what(), HasSubstr("LD_LIBRARY_PATH"));
   }
+}
+
+TEST(LibraryVersions, MachineCodeRunsWithinAMajorVersion) {
+  const int built[] = {80, 90};
+  for (const int capability : {80, 86, 89, 90}) EXPECT_EQ(CheckArchitecture(built, capability), "") << capability;
+  for (const int capability : {100, 120})
+    EXPECT_THAT(CheckArchitecture(built, capability),
+                HasSubstr(fmt::format("compute capability {}.0, and this program is built for 80, 90: the driver "
+                                      "compiles",
+                                      capability / 10)));
+  EXPECT_THROW(CheckArchitecture(built, 75), UserError);
+  const int newer[] = {89, 120};
+  for (const int capability : {80, 86, 90, 100}) EXPECT_THROW(CheckArchitecture(newer, capability), UserError);
+  EXPECT_EQ(CheckArchitecture(newer, 121), "");
 }
 
 }  // namespace

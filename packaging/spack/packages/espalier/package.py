@@ -50,7 +50,7 @@ class Espalier(MesonPackage, CudaPackage):
         depends_on("cuda@13:")
         depends_on("cudnn@9:")
         depends_on("nccl@2:")
-        conflicts("cuda_arch=none", msg="name the GPUs, such as cuda_arch=90a")
+        conflicts("cuda_arch=none", msg="name the GPUs, such as cuda_arch=90")
         # cuDNN's C++ front end, headers only, where meson.build looks for it.
         resource(
             name="cudnn-frontend",

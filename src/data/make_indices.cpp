@@ -50,12 +50,11 @@ std::vector<Uncounted> FindMine(const DataSettings& settings, const World& world
 
 /// The uncounted files of all ranks, on every rank, in byte order of their paths.
 std::vector<Uncounted> FindAll(const DataSettings& settings, World& world, const BeforeFile& before_part) {
-  std::vector<Uncounted> mine, all;
+  std::vector<Uncounted> mine;
   OnAllRanks(world, [&] { mine = FindMine(settings, world, before_part); });
-  for (const std::string& packed : world.Gather(Pack(mine)))
-    for (Uncounted& file : Unpack<std::vector<Uncounted>>(packed)) all.push_back(std::move(file));
+  std::vector<Uncounted> all = OfAllRanks(world, mine);
   std::ranges::sort(all, {}, &Uncounted::path);
-  return Unpack<std::vector<Uncounted>>(world.Broadcast(Pack(all)));
+  return all;
 }
 
 /// Counted blocks of one file.

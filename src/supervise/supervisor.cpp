@@ -268,7 +268,7 @@ void Supervisor::ForwardSignal(const ChildProcess& launcher) {
 void Supervisor::EndIfNeverBegins(ChildProcess& launcher, const MetricsTail& metrics) {
   if (begun_ || never_begins_ || setup_.deck.run.watchdog_s == 0) return;
   const auto watched = [&] {
-    const std::optional<Heartbeat> first = ReadHeartbeat(HeartbeatFolder(setup_.run_dir), 0);
+    const std::optional<Heartbeat> first = HeartbeatTable(HeartbeatFolder(setup_.run_dir), {0}).Read(0);
     return first && first->pulse > 1;  // the first one is before its watchdog runs
   };
   begun_ = metrics.last_step() || watched();

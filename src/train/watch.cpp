@@ -26,6 +26,11 @@ double SlowLimit(const Deck& deck, const Programs& programs) {
   return DefaultSlowLimit(deck.run.watchdog_s) + bytes / kBytesPerSecond;
 }
 
+/// For each rank the lowest rank of its node. Collective.
+std::vector<int> LeadersOfNodes(World& world, const MpiWorld* mpi) {
+  return OfAllRanks(world, std::vector{mpi == nullptr ? 0 : mpi->NodeMembers().front()});
+}
+
 std::string end_is_late;  // the message of EndLate
 
 /// A signal handler.
@@ -52,17 +57,19 @@ Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld*
     if (world.Rank() == 0) PrepareHeartbeatFolder(folder_);
   });
   slow_limit_s_ = SlowLimit(deck, programs);
-  OnAllRanks(world, [&] { file_.emplace(folder_, world.Rank()); });
+  const HeartbeatTable table(folder_, LeadersOfNodes(world, mpi));
+  OnAllRanks(world, [&] {
+    if (table.IsLeader(world.Rank())) table.MakeFile(world.Rank());
+  });
+  OnAllRanks(world, [&] { file_.emplace(table, world.Rank()); });
   for (const Training& training : programs.trainings()) training.executor().Mirror(file_->record().training);
   programs.proof().executor->Mirror(file_->record().forward);
   if (programs.evaluate() != nullptr) programs.evaluate()->executor->Mirror(file_->record().forward);
-  const bool elsewhere = mpi != nullptr && mpi->NodeRanks() < world.Size();
   world.Barrier();
-  const std::vector<int> here = mpi == nullptr ? std::vector<int>{} : mpi->NodeMembers();
   const auto refresh = [this] { programs_.TrainingOf(StepSeen()).executor().ShowProgress(); };
   const auto asked = [] { return StopSignal() == SIGTERM; };
   dog_.emplace(
-      Watchdog::Options{folder_, deck.run.watchdog_s, slow_limit_s_, here, elsewhere, asked, refresh}, *file_,
+      Watchdog::Options{table, deck.run.watchdog_s, slow_limit_s_, asked, refresh}, *file_,
       [&programs](int64_t step) -> const Compilation& {
         return programs.TrainingOf(std::max<int64_t>(1, step)).compilation;
       },

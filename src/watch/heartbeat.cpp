@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <utility>
 
 #include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
@@ -17,29 +19,15 @@
 namespace espalier {
 namespace {
 
-std::string PathOf(const std::string& folder, int rank) { return fmt::format("{}/rank-{:05}", folder, rank); }
+constexpr int64_t kRecordBytes = sizeof(HeartbeatRecord);
 
 [[noreturn]] void Refuse(const std::string& path) {
   throw UserError(ExitStatus::kFault, fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
 }
 
-/// Creates a new file, never opening an existing one or following a link. Blocks are allocated now, so that a full disk
-/// does not silence the heartbeat later.
-int MakeFile(const std::string& path, size_t bytes) {
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (file < 0) Refuse(path);
-  errno = posix_fallocate(file, 0, static_cast<off_t>(bytes));
-  if (errno == 0) return file;
-  const int reason = errno;
-  close(file);
-  unlink(path.c_str());
-  errno = reason;
-  Refuse(path);
-}
-
-/// "rank-" and five digits or more, as PathOf writes them.
+/// "node-" and five digits or more, as PathOf writes them.
 bool IsOurs(const std::string& name) {
-  constexpr std::string_view kPrefix = "rank-";
+  constexpr std::string_view kPrefix = "node-";
   const std::string_view digits = std::string_view(name).substr(std::min(name.size(), kPrefix.size()));
   return name.starts_with(kPrefix) && digits.size() >= 5 &&
          std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
@@ -64,6 +52,24 @@ void Copy(const Progress& from, Progress& to) {
   Copy(from.alive, to.alive);
 }
 
+/// Nothing if there is no such file, or another kind of it.
+std::optional<InputFile> OpenFile(const std::string& path) {
+  try {
+    return InputFile(path, {.what = "heartbeat", .symlinks = Symlinks::kRefuse});
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<Heartbeat> ReadRecord(const InputFile& file, int64_t offset, int rank) {
+  alignas(HeartbeatRecord) std::byte bytes[kRecordBytes];
+  if (file.ReadSome(offset, bytes, kRecordBytes) != kRecordBytes) return std::nullopt;
+  const auto* record = reinterpret_cast<const HeartbeatRecord*>(bytes);
+  if (record->magic != HeartbeatRecord::kMagic || record->rank != rank) return std::nullopt;
+  if (static_cast<uint32_t>(record->activity.load()) > static_cast<uint32_t>(Activity::kEndingJob)) return std::nullopt;
+  return Read(*record);
+}
+
 }  // namespace
 
 std::string_view Name(Activity activity) {
@@ -85,13 +91,64 @@ void PrepareHeartbeatFolder(const std::string& folder) {
     if (IsOurs(entry.path().filename()) && unlink(entry.path().c_str()) != 0) Refuse(entry.path());
 }
 
-HeartbeatFile::HeartbeatFile(const std::string& folder, int rank) : path_(PathOf(folder, rank)) {
+HeartbeatTable::HeartbeatTable(std::string folder, std::vector<int> leaders)
+    : folder_(std::move(folder)), leaders_(std::move(leaders)) {}
+
+std::vector<int> HeartbeatTable::NodeOf(int rank) const {
+  std::vector<int> node;
+  for (int other = 0; other < Ranks(); ++other)
+    if (LeaderOf(other) == LeaderOf(rank)) node.push_back(other);
+  return node;
+}
+
+std::string HeartbeatTable::PathOf(int rank) const { return fmt::format("{}/node-{:05}", folder_, LeaderOf(rank)); }
+
+int64_t HeartbeatTable::OffsetOf(int rank) const {
+  return kRecordBytes * std::count(leaders_.begin(), leaders_.begin() + rank, LeaderOf(rank));
+}
+
+/// Never opens an existing file or follows a link. Blocks are allocated now, so that a full disk does not silence the
+/// heartbeats later.
+void HeartbeatTable::MakeFile(int rank) const {
+  const std::string path = PathOf(rank);
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file < 0) Refuse(path);
+  errno = posix_fallocate(file, 0, kRecordBytes * std::ssize(NodeOf(rank)));
+  const int reason = errno;
+  close(file);
+  if (reason == 0) return;
+  unlink(path.c_str());
+  errno = reason;
+  Refuse(path);
+}
+
+std::optional<Heartbeat> HeartbeatTable::Read(int rank) const {
+  const std::optional<InputFile> file = OpenFile(PathOf(rank));
+  return file ? ReadRecord(*file, OffsetOf(rank), rank) : std::nullopt;
+}
+
+std::vector<std::optional<Heartbeat>> HeartbeatTable::ReadAll() const {
+  std::map<int, std::optional<InputFile>> files;
+  std::map<int, int64_t> next;  // by leader: where its node's next record is
+  std::vector<std::optional<Heartbeat>> heartbeats;
+  for (int rank = 0; rank < Ranks(); ++rank) {
+    const int leader = LeaderOf(rank);
+    if (!files.contains(leader)) files.emplace(leader, OpenFile(PathOf(rank)));
+    const std::optional<InputFile>& file = files.at(leader);
+    heartbeats.push_back(file ? ReadRecord(*file, next[leader], rank) : std::nullopt);
+    next[leader] += kRecordBytes;
+  }
+  return heartbeats;
+}
+
+HeartbeatFile::HeartbeatFile(const HeartbeatTable& table, int rank)
+    : table_(table), path_(table.PathOf(rank)), offset_(table.OffsetOf(rank)) {
   record_.rank = rank;
   record_.process = getpid();
   HostName().copy(record_.host, sizeof(record_.host) - 1);
   record_.process_table = ProcessTable();
-  file_ = MakeFile(path_, sizeof(HeartbeatRecord));
-  if (!Publish()) Refuse(path_);
+  file_ = open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (file_ < 0 || !Publish()) Refuse(path_);
 }
 
 HeartbeatFile::~HeartbeatFile() {
@@ -100,10 +157,20 @@ HeartbeatFile::~HeartbeatFile() {
 }
 
 void HeartbeatFile::Remove() {
+  const std::array<std::byte, sizeof(HeartbeatRecord)> nothing{};
+  Write(nothing.data());
   struct stat mine {};
   struct stat there {};
   const bool ours = fstat(file_, &mine) == 0 && lstat(path_.c_str(), &there) == 0 && mine.st_ino == there.st_ino;
-  if (ours) unlink(path_.c_str());
+  if (ours && IsLast()) unlink(path_.c_str());
+}
+
+bool HeartbeatFile::Write(const void* record) {
+  return pwrite(file_, record, sizeof(HeartbeatRecord), offset_) == static_cast<ssize_t>(sizeof(HeartbeatRecord));
+}
+
+bool HeartbeatFile::IsLast() const {
+  return std::ranges::none_of(table_.NodeOf(record_.rank), [&](int rank) { return table_.Read(rank).has_value(); });
 }
 
 bool HeartbeatFile::Publish() {
@@ -118,7 +185,7 @@ bool HeartbeatFile::Publish() {
   Copy(record_.activity, copy.activity);
   Copy(record_.training, copy.training);
   Copy(record_.forward, copy.forward);
-  return pwrite(file_, &copy, sizeof(copy), 0) == static_cast<ssize_t>(sizeof(copy));
+  return Write(&copy);
 }
 
 bool Heartbeat::SamePlace(const Heartbeat& other) const {
@@ -141,20 +208,6 @@ Heartbeat Read(const HeartbeatRecord& record) {
   Copy(record.training, heartbeat.done);
   Copy(record.forward, heartbeat.forward);
   return heartbeat;
-}
-
-std::optional<Heartbeat> ReadHeartbeat(const std::string& folder, int rank) {
-  alignas(HeartbeatRecord) std::byte bytes[sizeof(HeartbeatRecord)];
-  try {
-    const InputFile file(PathOf(folder, rank), {.what = "heartbeat", .symlinks = Symlinks::kRefuse});
-    file.ReadAt(0, bytes, sizeof(bytes));
-  } catch (const UserError&) {
-    return std::nullopt;
-  }
-  const auto* record = reinterpret_cast<const HeartbeatRecord*>(bytes);
-  if (record->magic != HeartbeatRecord::kMagic || record->rank != rank) return std::nullopt;
-  if (static_cast<uint32_t>(record->activity.load()) > static_cast<uint32_t>(Activity::kEndingJob)) return std::nullopt;
-  return Read(*record);
 }
 
 }  // namespace espalier

@@ -45,7 +45,11 @@ bool Stuck(const RankStatus& status) {
 }  // namespace
 
 Watchdog::Watchdog(Options options, HeartbeatFile& mine, CompilationFinder compilation_of, End end)
-    : options_(std::move(options)), mine_(mine), compilation_of_(std::move(compilation_of)), end_(std::move(end)) {
+    : options_(std::move(options)),
+      mine_(mine),
+      compilation_of_(std::move(compilation_of)),
+      end_(std::move(end)),
+      node_(options_.heartbeats.NodeOf(mine.record().rank)) {
   FindNeighbours();
   thread_ = std::thread([this] { Run(); });
 }
@@ -99,30 +103,27 @@ Watchdog::Clock::duration Watchdog::LimitOf(Activity activity) const {
 
 void Watchdog::FindNeighbours() {
   const Heartbeat mine = Read(mine_.record());
-  for (int rank : options_.node_ranks)
-    if (const auto beat = ReadHeartbeat(options_.folder, rank);
-        beat && rank != mine.rank && beat->SharesProcesses(mine))
+  for (int rank : node_)
+    if (const auto beat = options_.heartbeats.Read(rank); beat && rank != mine.rank && beat->SharesProcesses(mine))
       neighbours_.push_back(*beat);
 }
 
 /// A rank that exits in an orderly way removes its heartbeat first.
 bool Watchdog::Died(const Heartbeat& neighbour) const {
   if (StateOfProcess(neighbour.process) != ProcessState::kGone) return false;
-  const auto left = ReadHeartbeat(options_.folder, neighbour.rank);
+  const auto left = options_.heartbeats.Read(neighbour.rank);
   return left && left->process == neighbour.process;
 }
 
 void Watchdog::EndIfNeighbourDied() {
   const auto dead = std::ranges::find_if(neighbours_, [this](const Heartbeat& n) { return Died(n); });
-  if (dead != neighbours_.end()) EndAfter(ReadHeartbeat(options_.folder, dead->rank).value_or(*dead));
+  if (dead != neighbours_.end()) EndAfter(options_.heartbeats.Read(dead->rank).value_or(*dead));
 }
 
 bool Watchdog::AlreadyReported() const {
-  for (int rank = 0; rank < Ranks(); ++rank)
-    if (const auto beat = ReadHeartbeat(options_.folder, rank);
-        beat && rank != mine_.record().rank && beat->activity == Activity::kEndingJob)
-      return true;
-  return false;
+  return std::ranges::any_of(options_.heartbeats.ReadAll(), [this](const std::optional<Heartbeat>& beat) {
+    return beat && beat->rank != mine_.record().rank && beat->activity == Activity::kEndingJob;
+  });
 }
 
 /// The lowest live rank of the host reports the reason, unless another rank already has: a launcher that ends a job
@@ -143,15 +144,16 @@ void Watchdog::EndAfter(const Heartbeat& dead) {
   }
   mine_.Remove();
   alarm(2);
-  if (!silent && options_.other_hosts) end_();
+  if (!silent && OtherHosts()) end_();
   _exit(static_cast<int>(ExitStatus::kFault));
 }
 
 std::vector<RankStatus> Watchdog::ReadStatuses() const {
   std::vector<RankStatus> statuses;
   const Heartbeat mine = Read(mine_.record());
-  for (int rank = 0; rank < Ranks(); ++rank) {
-    const auto beat = ReadHeartbeat(options_.folder, rank);
+  const std::vector<std::optional<Heartbeat>> beats = options_.heartbeats.ReadAll();
+  for (int rank = 0; rank < options_.heartbeats.Ranks(); ++rank) {
+    const std::optional<Heartbeat>& beat = beats[static_cast<size_t>(rank)];
     RankStatus status;
     status.present = beat.has_value() || rank == mine.rank;
     // If a rank of this host has no heartbeat, its process is known from the start.
@@ -171,10 +173,10 @@ std::vector<RankStatus> Watchdog::ReadStatuses() const {
 
 /// One rank per host reports; the launcher kills it one second after asking it to end.
 void Watchdog::ReportBeforeExit() {
-  if (reported_before_exit_ || !options_.other_hosts || !options_.asked || !options_.asked()) return;
+  if (reported_before_exit_ || !OtherHosts() || !options_.asked || !options_.asked()) return;
   reported_before_exit_ = true;
   const int rank = mine_.record().rank;
-  if (rank != options_.node_ranks.front()) return;
+  if (rank != node_.front()) return;
   const Diagnosis diagnosis =
       Diagnose(ReadStatuses(), [this](int r, int64_t step) -> const Program& { return ProgramOf(r, step); });
   if (diagnosis.fault != Fault::kLost) return;

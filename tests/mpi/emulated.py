@@ -358,7 +358,7 @@ def check_capabilities(checks, home):
             checks.that(done.returncode == wanted, f"capability {capability}, {name}: exit {done.returncode}")
             if name == "bf16":
                 checks.that(("the driver compiles its kernels" in done.stdout) == (capability == "100"),
-                            f"capability {capability}: kernels from PTX are named")
+                            f"capability {capability}: kernels from PTX are named where they are")
     environment(ESPALIER_EMULATED_CAPABILITY=None)
 
 

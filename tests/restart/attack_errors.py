@@ -32,8 +32,12 @@ def ended(job):
 
 
 def process_of(home, rank):
-    with open(os.path.join(home, "heartbeat", f"rank-{rank:05d}"), "rb") as file:
-        return int.from_bytes(file.read(16)[12:16], "little")
+    """From the heartbeats of a job on this host: a file of equally long records (heartbeat.hpp)."""
+    with open(os.path.join(home, "heartbeat", "node-00000"), "rb") as file:
+        records = file.read()
+    start = [found.start() for found in re.finditer(b"ESPBEAT1", records)][rank]
+    assert int.from_bytes(records[start + 8:start + 12], "little") == rank
+    return int.from_bytes(records[start + 12:start + 16], "little")
 
 
 def newest(home):
@@ -129,8 +133,7 @@ def h2_a_rank_that_does_not_end(checks, home):
 def l_heartbeats_that_are_truncated(checks, home):
     with Job(home, 2, ["run.steps=40", *BASE], "step:hold:4", 0) as job:
         job.held()
-        for rank in range(2):
-            os.truncate(os.path.join(home, "heartbeat", f"rank-{rank:05d}"), 0)
+        os.truncate(os.path.join(home, "heartbeat", "node-00000"), 0)
         job.release()
         status, text = ended(job)
     checks.that(status == 0 and steps(home) == 40, f"l: heartbeats are truncated: the run goes on ({status})")
@@ -141,14 +144,14 @@ def l_heartbeats_that_are_truncated(checks, home):
 def h5_the_folder_of_heartbeats(checks, home):
     mine, run = os.path.join(home, "heartbeat"), ["run.steps=2", *BASE, "parallel.dp_shard=1"]
     os.makedirs(mine)
-    names = ["patient1.csv", "rank-1", "rank-00000.bak"]
-    for name in [*names, "rank-00000"]:
+    names = ["patient1.csv", "node-1", "node-00000.bak"]
+    for name in [*names, "node-00000"]:
         open(os.path.join(mine, name), "w").write("mine, or of a run that was killed")
     train(home, 1, run)
     checks.that(sorted(os.listdir(mine)) == sorted(names), "h5: other files in the folder of heartbeats stay")
     shutil.rmtree(mine)
     os.makedirs(home + "-theirs")
-    victim = os.path.join(home + "-theirs", "rank-00000")
+    victim = os.path.join(home + "-theirs", "node-00000")
     open(victim, "w").write("theirs")
     os.symlink(home + "-theirs", mine)
     done = launch(1, ["run", DECK, "-d", home, *run])

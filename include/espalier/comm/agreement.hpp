@@ -2,11 +2,14 @@
 // AgreedError. No rank waits for one that has left. All functions are collective.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "espalier/comm/pack.hpp"
 #include "espalier/comm/world.hpp"
 #include "espalier/util/agreed_error.hpp"
 
@@ -34,6 +37,15 @@ std::string OnRankZero(World& world, const std::function<std::string()>& work, c
 std::vector<std::string> GatherAttempts(World& world, const std::function<std::string()>& work, ExitStatus status);
 /// The results of the attempts, by rank; throws AgreedError with the messages of all ranks that failed.
 std::vector<std::string> ResultsOf(const std::vector<std::string>& attempts, ExitStatus status);
+
+/// The lists of all ranks, one after the other, on every rank.
+template <typename T>
+std::vector<T> OfAllRanks(World& world, const std::vector<T>& mine) {
+  std::vector<T> all;
+  for (const std::string& packed : world.Gather(Pack(mine)))
+    std::ranges::move(Unpack<std::vector<T>>(packed), std::back_inserter(all));
+  return Unpack<std::vector<T>>(world.Broadcast(Pack(all)));
+}
 
 /// Under AnyFailureIs, the largest number of messages that an AgreedError lists; then it gives the number of further
 /// ones.

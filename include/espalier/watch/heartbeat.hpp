@@ -1,9 +1,11 @@
 // The heartbeat of a rank: a record of its position, at the cost of one store per instruction. The watchdog copies it
-// to a small file in the run directory, so that other ranks can name a rank that is stopped.
+// to a small file in the run directory, so that other ranks can name a rank that is stopped. All ranks of a node share
+// a file, in which each writes its own record: a parallel file system then has one writer per node.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "espalier/comm/progress.hpp"
 
@@ -22,7 +24,7 @@ enum class Activity : int32_t {
 };
 std::string_view Name(Activity activity);  ///< "in a step", "between steps", ...
 
-/// The contents of the file. All processes of a job run one executable, so this struct is the layout.
+/// One record of a file. All processes of a job run one executable, so this struct is the layout.
 struct HeartbeatRecord {
   static constexpr uint64_t kMagic = 0x3154'4145'4250'5345;  // "ESPBEAT1"
 
@@ -66,12 +68,42 @@ std::string HeartbeatFolder(const std::string& run_dir);
 /// files stay. Throws UserError (kFault) if the folder is a link, or a name that a heartbeat needs cannot be removed.
 void PrepareHeartbeatFolder(const std::string& folder);
 
-/// The record of this rank and its file, which is removed with the object. Problems with the file do not affect the
-/// record.
+/// Where the heartbeats of all ranks are.
+class HeartbeatTable {
+ public:
+  /// `leaders`: for each rank the lowest rank of its node.
+  HeartbeatTable(std::string folder, std::vector<int> leaders);
+
+  int Ranks() const { return static_cast<int>(leaders_.size()); }
+  bool IsLeader(int rank) const { return LeaderOf(rank) == rank; }
+  /// The ranks of the node of `rank`, ascending.
+  std::vector<int> NodeOf(int rank) const;
+  /// The file of a rank: folder/node-00000, by the lowest rank of its node.
+  std::string PathOf(int rank) const;
+  /// Position of a rank's record in its file, bytes.
+  int64_t OffsetOf(int rank) const;
+
+  /// Makes the file of the node of `rank`, without heartbeats. Throws UserError (kFault) if it exists or cannot be
+  /// created.
+  void MakeFile(int rank) const;
+  /// The heartbeat of a rank; nullopt if it was removed, or its file is missing, truncated or not of heartbeats.
+  std::optional<Heartbeat> Read(int rank) const;
+  /// The same of all ranks, by rank. Opens each file once.
+  std::vector<std::optional<Heartbeat>> ReadAll() const;
+
+ private:
+  int LeaderOf(int rank) const { return leaders_.at(static_cast<size_t>(rank)); }
+
+  std::string folder_;
+  std::vector<int> leaders_;
+};
+
+/// The record of this rank, and its copy in the file of its node, which is removed with the object. Problems with the
+/// file do not affect the record.
 class HeartbeatFile {
  public:
-  /// Writes the file; throws UserError (kFault) if it exists or cannot be created.
-  HeartbeatFile(const std::string& folder, int rank);
+  /// Writes the record to the file, which was made. Throws UserError (kFault) if it cannot.
+  HeartbeatFile(const HeartbeatTable& table, int rank);
   ~HeartbeatFile();
   HeartbeatFile(const HeartbeatFile&) = delete;
   HeartbeatFile& operator=(const HeartbeatFile&) = delete;
@@ -80,18 +112,21 @@ class HeartbeatFile {
   const HeartbeatRecord& record() const { return record_; }
   /// Copies the record to the file; true on success. One thread at a time.
   bool Publish();
-  /// Removes the file: this rank exits in an orderly way. The record stays.
+  /// Removes the heartbeat from the file, and the last one the file: this rank exits in an orderly way. The record
+  /// stays.
   void Remove();
 
  private:
+  bool Write(const void* record);
+  bool IsLast() const;
+
+  HeartbeatTable table_;
   std::string path_;
+  int64_t offset_;
   HeartbeatRecord record_;
   int file_ = -1;
 };
 
 /// A copy of the current record.
 Heartbeat Read(const HeartbeatRecord& record);
-/// The heartbeat of a rank; nullopt if the file is missing, truncated or not a heartbeat.
-std::optional<Heartbeat> ReadHeartbeat(const std::string& folder, int rank);
-
 }  // namespace espalier

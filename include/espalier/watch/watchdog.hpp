@@ -25,11 +25,9 @@ constexpr double DefaultSlowLimit(double limit_s) {
 class Watchdog {
  public:
   struct Options {
-    std::string folder;                  ///< folder of the heartbeats
+    HeartbeatTable heartbeats;
     double limit_s = 0;                  ///< > 0
     double slow_limit_s = 0;             ///< >= limit_s; limit for slow activities: the start, saves and loads, the end
-    std::vector<int> node_ranks;         ///< ranks on this host
-    bool other_hosts = false;            ///< other hosts have ranks, too
     std::function<bool()> asked = {};    ///< this process was asked to end; not set: never
     std::function<void()> refresh = {};  ///< updates the heartbeat; called at every tick, if set
   };
@@ -38,7 +36,7 @@ class Watchdog {
   /// Ends the job; it must not return.
   using End = std::function<void()>;
 
-  /// Watches the rank whose heartbeat is `mine`; the files of all ranks must exist. All arguments must outlive it.
+  /// Watches the rank whose heartbeat is `mine`; all ranks must have written theirs. All arguments must outlive it.
   Watchdog(Options options, HeartbeatFile& mine, CompilationFinder compilation_of, End end);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -66,14 +64,15 @@ class Watchdog {
   void ReportBeforeExit();
   void CheckForHang();
   void EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& diagnosis);
-  int Ranks() const { return compilation_of_(1).mesh.Ranks(); }
+  bool OtherHosts() const { return std::ssize(node_) < options_.heartbeats.Ranks(); }
   const Program& ProgramOf(int rank, int64_t step);
 
   const Options options_;
   HeartbeatFile& mine_;
   const CompilationFinder compilation_of_;
   const End end_;
-  std::vector<Heartbeat> neighbours_;  ///< the other ranks of this host, as read at the start
+  const std::vector<int> node_;        ///< ranks of this host
+  std::vector<Heartbeat> neighbours_;  ///< the others of them, as read at the start
   std::vector<RankStatus> before_;     ///< read half a limit before the next check
   std::vector<int> representative_;
   std::map<std::pair<const Compilation*, int>, Program> programs_;  ///< by compilation and representative

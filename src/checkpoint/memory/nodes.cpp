@@ -15,7 +15,6 @@
 #include "checkpoint/directory/checkpoint_directory.hpp"
 #include "espalier/checkpoint/memory_copies.hpp"
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/util/host_name.hpp"
 #include "espalier/util/philox.hpp"
 
@@ -104,12 +103,7 @@ void MemoryNodes::FindNodes(World& world) {
     const Directory directory(dir_);
     while (first < rank_ && !directory.HasFile(probe(first))) ++first;
   });
-  const std::vector<std::string> gathered = world.Gather(Pack(first));
-  const auto firsts = Unpack<std::vector<int>>(OnRankZero(world, [&] {
-    std::vector<int> all;
-    for (const std::string& one : gathered) all.push_back(Unpack<int>(one));
-    return Pack(all);
-  }));
+  const std::vector<int> firsts = OfAllRanks(world, std::vector{first});
   world.Barrier();
   fs::remove(fs::path(dir_) / probe(rank_));
   std::vector<int> node_led_by(firsts.size(), -1);

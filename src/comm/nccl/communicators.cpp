@@ -8,13 +8,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <iterator>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <tuple>
 
-#include "espalier/comm/pack.hpp"
+#include "espalier/comm/agreement.hpp"
 #include "espalier/util/error.hpp"
 #include "nccl_call.hpp"
 
@@ -71,15 +70,6 @@ struct NumberedId {
   std::string bytes;
   auto Fields() { return std::tie(number, first, bytes); }
 };
-
-/// The lists of all ranks, one after the other, on every rank. Collective.
-template <typename T>
-std::vector<T> OfAllRanks(World& world, const std::vector<T>& mine) {
-  std::vector<T> all;
-  for (const std::string& packed : world.Gather(Pack(mine)))
-    std::ranges::move(Unpack<std::vector<T>>(packed), std::back_inserter(all));
-  return Unpack<std::vector<T>>(world.Broadcast(Pack(all)));
-}
 
 std::string NewId() {
   ncclUniqueId id{};

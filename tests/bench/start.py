@@ -1,5 +1,6 @@
-"""What a start costs as ranks are added: seconds, messages and bytes over MPI, and files of the run directory that ranks
-open and write. A start is all that a run of one step does but the step, its save included: two runs that differ by one step tell how much the step is.
+"""What a start costs as ranks are added: seconds, messages and bytes over MPI, and how often ranks open, remove or make
+files below the run directory. A start is all that a run of one step does but the step, its save included: two runs that
+differ by one step tell how much the step is.
 
     start.py [RANKS ...]    2 4 8 16 32 64 by default; needs Open MPI, and strace for the files
 """

@@ -1,19 +1,20 @@
 #include "communicators.hpp"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
-#include <tuple>
 
 #include "espalier/comm/agreement.hpp"
+#include "espalier/kernels/cuda/cuda_call.hpp"
 #include "espalier/util/error.hpp"
 #include "nccl_call.hpp"
 
@@ -64,19 +65,6 @@ class ConnectLimit {
   std::thread thread_;
 };
 
-/// The id of a communicator.
-struct NumberedId {
-  int number = 0, first = 0;  ///< Group
-  std::string bytes;
-  auto Fields() { return std::tie(number, first, bytes); }
-};
-
-std::string NewId() {
-  ncclUniqueId id{};
-  NCCL_CALL(ncclGetUniqueId(&id));
-  return std::string(id.internal, sizeof id.internal);
-}
-
 /// Called before the first communicator. Variables that the user has set keep their values.
 void SetEnvironment() {
   // The kernels of all communicators start in the order in which the host issues them. CheckWorld proves that these
@@ -87,6 +75,28 @@ void SetEnvironment() {
   // Otherwise peers map the arena for a graph, and unmap it only when communicators end: after it is freed.
   setenv("NCCL_GRAPH_REGISTER", "0", 0);
 }
+
+/// Numbers in memory of the device.
+class DeviceInts {
+ public:
+  explicit DeviceInts(size_t count) { CUDA_CALL(cudaMalloc(&data_, std::max<size_t>(1, count) * sizeof(int32_t))); }
+  ~DeviceInts() { cudaFree(data_); }
+  DeviceInts(const DeviceInts&) = delete;
+  DeviceInts& operator=(const DeviceInts&) = delete;
+
+  int32_t* At(int index) const { return static_cast<int32_t*>(data_) + index; }
+  void Write(const std::vector<int32_t>& values) const {
+    CUDA_CALL(cudaMemcpy(data_, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice));
+  }
+  std::vector<int32_t> Read(size_t count) const {
+    std::vector<int32_t> values(count);
+    CUDA_CALL(cudaMemcpy(values.data(), data_, count * sizeof(int32_t), cudaMemcpyDeviceToHost));
+    return values;
+  }
+
+ private:
+  void* data_ = nullptr;
+};
 
 void Distinct(std::vector<Communicators::Pair>& pairs) {
   std::sort(pairs.begin(), pairs.end());
@@ -104,7 +114,6 @@ Communicators::Communicators(World& world, const Mesh& mesh, const std::vector<C
   for (const Channel& channel : channels) {
     if (channel.route != Route::kGroup) continue;
     groups.push_back(GroupOf(channel));
-    groups.back().number = static_cast<int>(of_groups.size());
     of_groups.push_back(channel);
   }
   const std::vector<ncclComm_t> made = Make(groups);
@@ -120,12 +129,9 @@ void Communicators::MakePairs(const std::vector<Pair>& mine) {
   const int stage = mesh_.CoordinateOf(world_.Rank())[Axis::kPp];
   std::vector<Pair> fresh;
   std::vector<Group> groups;
-  int number = 0;
   for (const Pair& stages : PairsOfAllRanks(mine)) {
-    ++number;
     if (pairs_.contains(stages) || (!alone() && stage != stages.first && stage != stages.second)) continue;
     groups.push_back(GroupOf(stages));
-    groups.back().number = number;
     fresh.push_back(stages);
   }
   const std::vector<ncclComm_t> made = Make(groups);
@@ -140,49 +146,69 @@ std::vector<Communicators::Pair> Communicators::PairsOfAllRanks(const std::vecto
 }
 
 Communicators::Group Communicators::GroupOf(const Channel& channel) const {
-  if (alone()) return {.first = world_.Rank(), .lane = channel.lane};
+  if (alone()) return {.ranks = {world_.Rank()}, .lane = channel.lane};
   const Coordinate here = mesh_.CoordinateOf(world_.Rank());
-  return {.first = mesh_.RankOf(mesh_.GroupMember(channel.axes, here, 0)),
-          .members = mesh_.GroupSize(channel.axes),
+  return {.ranks = mesh_.GroupRanks(channel.axes, here),
           .self = mesh_.IndexInGroup(channel.axes, here),
           .lane = channel.lane};
 }
 
 Communicators::Group Communicators::GroupOf(Pair stages) const {
-  if (alone()) return {.first = world_.Rank(), .lane = Lane::kPpSend};
-  Coordinate sender = mesh_.CoordinateOf(world_.Rank());
+  if (alone()) return {.ranks = {world_.Rank()}, .lane = Lane::kPpSend};
+  Coordinate sender = mesh_.CoordinateOf(world_.Rank()), receiver = sender;
   const bool receives = sender[Axis::kPp] == stages.second;
   sender[Axis::kPp] = stages.first;
-  return {.first = mesh_.RankOf(sender), .members = 2, .self = receives ? 1 : 0, .lane = Lane::kPpSend};
+  receiver[Axis::kPp] = stages.second;
+  return {.ranks = {mesh_.RankOf(sender), mesh_.RankOf(receiver)}, .self = receives ? 1 : 0, .lane = Lane::kPpSend};
 }
 
-/// Ranks join communicators in the order of the numbers, so no cycle of waiting ranks can form.
+/// Ranks join communicators in the order of a list that all share, so no cycle of waiting ranks can form.
 std::vector<ncclComm_t> Communicators::Make(const std::vector<Group>& groups) {
   const std::vector<ncclUniqueId> ids = ShareIds(groups);
   const ConnectLimit limit(world_);
   std::vector<ncclComm_t> made;
   for (size_t i = 0; i < groups.size(); ++i) {
     ncclConfig_t config = ConfigOf(options_.ctas[groups[i].lane]);
-    NCCL_CALL(ncclCommInitRankConfig(&made.emplace_back(), groups[i].members, ids[i], groups[i].self, &config));
+    NCCL_CALL(ncclCommInitRankConfig(&made.emplace_back(), groups[i].ranks.size(), ids[i], groups[i].self, &config));
     made_.push_back(made.back());
   }
+  Connect(groups, made);
   return made;
 }
 
 std::vector<ncclUniqueId> Communicators::ShareIds(const std::vector<Group>& groups) {
-  std::vector<NumberedId> all;
-  for (const Group& group : groups)
-    if (group.self == 0) all.push_back({group.number, group.first, NewId()});
-  if (!alone()) all = OfAllRanks(world_, all);
-  std::map<std::pair<int, int>, const std::string*> bytes_of;
-  for (const NumberedId& id : all) bytes_of[{id.number, id.first}] = &id.bytes;
-  std::vector<ncclUniqueId> ids;
-  for (const Group& group : groups) {
-    const auto found = bytes_of.find({group.number, group.first});
-    CHECK(found != bytes_of.end(), "rank {} made no id for communicator {}", group.first, group.number);
-    std::memcpy(ids.emplace_back().internal, found->second->data(), sizeof(ncclUniqueId::internal));
+  std::vector<ncclUniqueId> ids(groups.size());
+  std::vector<Parcel> sends, receives;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const Group& group = groups[i];
+    const Parcel id{group.ranks.front(), reinterpret_cast<std::byte*>(ids[i].internal), sizeof ids[i].internal};
+    if (group.self > 0) {
+      receives.push_back(id);
+      continue;
+    }
+    NCCL_CALL(ncclGetUniqueId(&ids[i]));
+    for (size_t member = 1; member < group.ranks.size(); ++member)
+      sends.push_back({group.ranks[member], id.data, id.bytes});
   }
+  if (!alone()) world_.Exchange(sends, receives);
   return ids;
+}
+
+void Communicators::Connect(const std::vector<Group>& groups, const std::vector<ncclComm_t>& made) const {
+  size_t most = 0;
+  for (const Group& group : groups) most = std::max(most, group.ranks.size());
+  const DeviceInts places(most);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const std::vector<int>& ranks = groups[i].ranks;
+    std::vector<int32_t> seen(ranks.size(), -1);
+    seen[static_cast<size_t>(groups[i].self)] = world_.Rank();
+    places.Write(seen);
+    NCCL_CALL(ncclAllGather(places.At(groups[i].self), places.At(0), sizeof(int32_t), ncclInt8, made[i], nullptr));
+    CUDA_CALL(cudaStreamSynchronize(nullptr));
+    if (places.Read(ranks.size()) != std::vector<int32_t>(ranks.begin(), ranks.end()))
+      throw std::runtime_error(fmt::format("the first call of the communicator of ranks {} brought ranks {}",
+                                           fmt::join(ranks, ", "), fmt::join(places.Read(ranks.size()), ", ")));
+  }
 }
 
 ncclComm_t Communicators::Of(const Channel& channel) const {

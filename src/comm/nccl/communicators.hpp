@@ -1,6 +1,7 @@
 // The communicators of NCCL: one for each group and lane, and one of two ranks for each ordered pair of stages, so that
 // a send meets its receive although they are issued on different lanes. Member 0 of each makes the id by which the
-// members find one another, and MPI sends it to all ranks. No communicator has all ranks.
+// members find one another, and sends it to them over MPI. Each is used once before the first step. No communicator has
+// all ranks.
 #pragma once
 
 #include <nccl.h>
@@ -44,19 +45,21 @@ class Communicators {
  private:
   /// The members of a communicator.
   struct Group {
-    int number = 0;  ///< in the list of communicators, which all ranks share
-    int first = 0;   ///< world rank of member 0
-    int members = 1, self = 0;
+    std::vector<int> ranks;  ///< in the world, by member
+    int self = 0;
     Lane lane = Lane::kTp;
   };
 
   std::vector<Pair> PairsOfAllRanks(const std::vector<Pair>& mine);
   Group GroupOf(const Channel& channel) const;
   Group GroupOf(Pair stages) const;
-  /// A communicator for each of `groups`, which this rank is in, by ascending numbers. Collective.
+  /// A communicator for each of `groups`, which this rank is in. Collective: all ranks list theirs in one order.
   std::vector<ncclComm_t> Make(const std::vector<Group>& groups);
   /// The ids of `groups`. Collective.
   std::vector<ncclUniqueId> ShareIds(const std::vector<Group>& groups);
+  /// Each member gathers the ranks of all: NCCL connects them in their first call, which would otherwise be one of the
+  /// first step, without a limit. Throws if others come.
+  void Connect(const std::vector<Group>& groups, const std::vector<ncclComm_t>& made) const;
 
   World& world_;
   Mesh mesh_;

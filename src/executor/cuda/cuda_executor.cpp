@@ -117,12 +117,17 @@ StepTimes CudaExecutor::End() {
   return times;
 }
 
-/// Polls, so that an error in another thread ends the wait.
+/// Polls, so that an error in another thread ends the wait. A look asks every communicator for its state.
 void CudaExecutor::AwaitDone(Marks& marks) {
+  using Clock = std::chrono::steady_clock;
   constexpr auto kNap = std::chrono::microseconds(20);
-  while (true) {
+  constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
+  for (auto look_at = Clock::now();;) {
     const cudaError_t state = cudaEventQuery(marks.done.Get());
-    Look();
+    if (const auto now = Clock::now(); state == cudaSuccess || now >= look_at) {
+      Look();
+      look_at = now + kBetweenLooks;
+    }
     if (state == cudaSuccess) return;
     if (state != cudaErrorNotReady) FailCuda(__FILE__, __LINE__, "a step in flight", state);
     cudaGetLastError();  // otherwise the next launch would report "not ready" as its error

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "espalier/util/error.hpp"
@@ -92,7 +93,10 @@ void PrepareHeartbeatFolder(const std::string& folder) {
 }
 
 HeartbeatTable::HeartbeatTable(std::string folder, std::vector<int> leaders)
-    : folder_(std::move(folder)), leaders_(std::move(leaders)) {}
+    : folder_(std::move(folder)), leaders_(std::move(leaders)) {
+  std::map<int, int> ranks_of;
+  for (int leader : leaders_) places_.push_back(ranks_of[leader]++);
+}
 
 std::vector<int> HeartbeatTable::NodeOf(int rank) const {
   std::vector<int> node;
@@ -103,9 +107,7 @@ std::vector<int> HeartbeatTable::NodeOf(int rank) const {
 
 std::string HeartbeatTable::PathOf(int rank) const { return fmt::format("{}/node-{:05}", folder_, LeaderOf(rank)); }
 
-int64_t HeartbeatTable::OffsetOf(int rank) const {
-  return kRecordBytes * std::count(leaders_.begin(), leaders_.begin() + rank, LeaderOf(rank));
-}
+int64_t HeartbeatTable::OffsetOf(int rank) const { return kRecordBytes * places_.at(static_cast<size_t>(rank)); }
 
 /// Never opens an existing file or follows a link. Blocks are allocated now, so that a full disk does not silence the
 /// heartbeats later.
@@ -127,18 +129,21 @@ std::optional<Heartbeat> HeartbeatTable::Read(int rank) const {
   return file ? ReadRecord(*file, OffsetOf(rank), rank) : std::nullopt;
 }
 
-std::vector<std::optional<Heartbeat>> HeartbeatTable::ReadAll() const {
-  std::map<int, std::optional<InputFile>> files;
-  std::map<int, int64_t> next;  // by leader: where its node's next record is
+std::vector<std::optional<Heartbeat>> HeartbeatTable::Read(const std::vector<int>& ranks) const {
+  std::map<int, std::optional<InputFile>> files;  // by leader
   std::vector<std::optional<Heartbeat>> heartbeats;
-  for (int rank = 0; rank < Ranks(); ++rank) {
-    const int leader = LeaderOf(rank);
-    if (!files.contains(leader)) files.emplace(leader, OpenFile(PathOf(rank)));
-    const std::optional<InputFile>& file = files.at(leader);
-    heartbeats.push_back(file ? ReadRecord(*file, next[leader], rank) : std::nullopt);
-    next[leader] += kRecordBytes;
+  for (int rank : ranks) {
+    if (!files.contains(LeaderOf(rank))) files.emplace(LeaderOf(rank), OpenFile(PathOf(rank)));
+    const std::optional<InputFile>& file = files.at(LeaderOf(rank));
+    heartbeats.push_back(file ? ReadRecord(*file, OffsetOf(rank), rank) : std::nullopt);
   }
   return heartbeats;
+}
+
+std::vector<std::optional<Heartbeat>> HeartbeatTable::ReadAll() const {
+  std::vector<int> all(leaders_.size());
+  std::iota(all.begin(), all.end(), 0);
+  return Read(all);
 }
 
 HeartbeatFile::HeartbeatFile(const HeartbeatTable& table, int rank)
@@ -170,7 +175,7 @@ bool HeartbeatFile::Write(const void* record) {
 }
 
 bool HeartbeatFile::IsLast() const {
-  return std::ranges::none_of(table_.NodeOf(record_.rank), [&](int rank) { return table_.Read(rank).has_value(); });
+  return std::ranges::none_of(table_.Read(table_.NodeOf(record_.rank)), &std::optional<Heartbeat>::has_value);
 }
 
 bool HeartbeatFile::Publish() {

@@ -103,9 +103,8 @@ Watchdog::Clock::duration Watchdog::LimitOf(Activity activity) const {
 
 void Watchdog::FindNeighbours() {
   const Heartbeat mine = Read(mine_.record());
-  for (int rank : node_)
-    if (const auto beat = options_.heartbeats.Read(rank); beat && rank != mine.rank && beat->SharesProcesses(mine))
-      neighbours_.push_back(*beat);
+  for (const std::optional<Heartbeat>& beat : options_.heartbeats.Read(node_))
+    if (beat && beat->rank != mine.rank && beat->SharesProcesses(mine)) neighbours_.push_back(*beat);
 }
 
 /// A rank that exits in an orderly way removes its heartbeat first.

@@ -46,6 +46,10 @@ DeviceChoice Choose(RunDevice device, Transport transport, const std::vector<Gpu
 /// scales by row need exactly 9.0.
 void CheckPrecision(const Deck::Precision& precision, const Gpu& gpu);
 
+/// A message if none of a rank's cores is near its GPU, else empty. `near`: the cores of the GPU's socket as the system
+/// lists them, "0-15,64-79"; empty if it does not.
+std::string FarCores(const Gpu& gpu, const std::string& near, const std::vector<int>& cores);
+
 /// A sentence: the device that run.device = "auto" would choose on this host, and why. Never fails.
 std::string PredictDevice(const Deck& deck);
 

@@ -1,18 +1,25 @@
 #include "espalier/train/choose_device.hpp"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstdio>
 #include <filesystem>
 #include <map>
+#include <sstream>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/pack.hpp"
 #include "espalier/costs/costs.hpp"
 #include "espalier/kernels/kernel_table.hpp"
 #include "espalier/train/states.hpp"
+#include "espalier/train/threads.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
+#include "espalier/util/input_file.hpp"
 #include "train/startup/same_start.hpp"
 
 namespace espalier {
@@ -91,6 +98,27 @@ Cluster AgreeOnCluster(const std::string& path, World& world) {
   return cluster;
 }
 
+std::string NearCores(const Gpu& gpu) {
+  std::string bus_id = gpu.bus_id;
+  std::ranges::transform(bus_id, bus_id.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::string near = ReadSystemFile(fmt::format("/sys/bus/pci/devices/{}/local_cpulist", bus_id));
+  while (near.ends_with('\n')) near.pop_back();
+  return near;
+}
+
+/// What makes copies and messages of GPUs slow without an error. Collective.
+void WarnOfDetours(const Gpu& gpu, const DeviceChoice& choice, World& world, const MpiWorld* mpi) {
+  const std::string far = FarCores(gpu, NearCores(gpu), CoresOfThis().cores);
+  std::vector<std::string> all;
+  for (const std::string& text : world.Gather(far))
+    if (!text.empty()) all.push_back(text);
+  if (!all.empty()) spdlog::warn("{} of {} ranks: {}", all.size(), world.Size(), all.front());
+  if (world.Rank() == 0 && choice.transport == Transport::kMpi && mpi != nullptr && mpi->NodeRanks() < world.Size())
+    spdlog::warn(
+        "run.transport = \"mpi\": messages between nodes pass through the memory of hosts, many times slower "
+        "than \"nccl\", which needs a GPU for every rank");
+}
+
 ByLane<int> CtasOf(const Deck::Overlap& overlap) {
   ByLane<int> ctas{};
   ctas[Lane::kTp] = overlap.tp_ctas;
@@ -138,6 +166,21 @@ void CheckPrecision(const Deck::Precision& precision, const Gpu& gpu) {
         ExitStatus::kDeck,
         fmt::format("precision.fp8_scaling = \"row\": {}; cuBLASLt has it for 9.0 only (allowed here: \"tensor\")",
                     of_gpu));
+}
+
+std::string FarCores(const Gpu& gpu, const std::string& near, const std::vector<int>& cores) {
+  if (near.empty()) return "";
+  std::istringstream ranges(near);
+  for (std::string range; std::getline(ranges, range, ',');) {
+    int first = 0, last = 0;
+    const int numbers = std::sscanf(range.c_str(), "%d-%d", &first, &last);
+    if (numbers == 1) last = first;
+    if (numbers >= 1 && std::ranges::any_of(cores, [&](int core) { return first <= core && core <= last; })) return "";
+  }
+  return fmt::format(
+      "the process may use cores {} of {}, and cores {} are near its GPU {}: copies and messages pass "
+      "between sockets (bind ranks near their GPUs: srun --gpu-bind=closest, mpirun --map-by)",
+      fmt::join(cores, ","), HostName(), near, gpu.bus_id);
 }
 
 std::string PredictDevice(const Deck& deck) {
@@ -196,6 +239,7 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, in
     else
       device = MakeCpuDevice(threads);
   });
+  if (choice.device == RunDevice::kCuda) WarnOfDetours(GpuOf(mine), choice, world, mpi);
   return device;
 }
 

@@ -57,6 +57,15 @@ TEST(Devices, MatmulsInFp8NeedAGpuThatHasThem) {
                  {0, "a GPU", "0000:01:00.0", 1000, 80});
 }
 
+TEST(Devices, CoresOfAnotherSocketAreNamed) {
+  const Gpu gpu{0, "a GPU", "0000:81:00.0", 1000, 90};
+  for (const char* near : {"", "0-3,16", "5", "7-9"}) EXPECT_EQ(FarCores(gpu, near, {3, 5, 9}), "") << near;
+  for (const char* near : {"0-2,6-8", "10", "4"})
+    EXPECT_THAT(FarCores(gpu, near, {3, 5, 9}),
+                testing::AllOf(HasSubstr("may use cores 3,5,9 of"),
+                               HasSubstr(fmt::format("cores {} are near its GPU 0000:81:00.0", near))));
+}
+
 TEST(Device, AutoIsCudaWhereEveryRankHasAGpu) {
   const std::vector<GpusOfRank> own = {Rank("a", 0, 2), Rank("a", 1, 2), Rank("b", 0, 1)};
   EXPECT_EQ(Outcome("auto", "auto", own), "cuda nccl");

@@ -73,6 +73,13 @@ std::string NoCopies(const Deck& d) {
               "no two ranks hold a copy of the same state");
 }
 
+/// Whether ranks differ only in their samples.
+std::string NothingComputedTwice(const Deck& d) {
+  const Deck::Parallel& p = d.parallel;
+  if (d.run.device == RunDevice::kSleep) return "run.device = \"sleep\" computes nothing";
+  return When(p.dp_replicate == 1 && p.dp_shard == p.ep, "no two ranks compute with the same weights");
+}
+
 std::string NothingOffloaded(const Deck& d) {
   return When(d.offload.optimizer == 0 && d.offload.parameters == 0 && d.offload.gradients == 0,
               "offload.optimizer, offload.parameters and offload.gradients are 0");
@@ -339,6 +346,7 @@ const std::vector<Effect>& Effects() {
       {"checkpoint.memory_dir",
        [](const Deck& d) { return When(d.checkpoint.memory_steps == 0, "checkpoint.memory_steps is 0"); }},
       {"guard.hash_steps", NoCopies},
+      {"guard.recompute_steps", NothingComputedTwice},
       {"guard.max_skips",
        [](const Deck& d) {
          const bool spikes = d.guard.spike_z > 0;

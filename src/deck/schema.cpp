@@ -612,6 +612,9 @@ std::vector<DeckKey> Rows() {
     {"guard", "hash_steps", FIELD(guard.hash_steps), 0, CountOrZero(),
      "Steps between comparisons of the copies of the state that several ranks hold, besides those of saves; 0: saves "
      "only."},
+    {"guard", "recompute_steps", FIELD(guard.recompute_steps), 0, CountOrZero(),
+     "Steps between comparisons of what ranks compute: ranks that differ only along dp_replicate and dp_shard compute "
+     "gradients of the same microbatch, whose bits must be equal; 0: never. It takes memory for whole gradients."},
 
     {"report", "every_steps", FIELD(report.every_steps), 1, Count(),
      "Steps between lines on the console; metrics.jsonl has every step."},

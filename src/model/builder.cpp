@@ -113,7 +113,7 @@ std::vector<int> Builder::LossTerms(int logits, const std::string& targets, cons
 void Builder::Loss(int logits, double z_loss) {
   std::vector<int>& results = model_.graph.results;
   if (purpose_ == Purpose::kSample) return results.push_back(logits);
-  const bool with_z = purpose_ == Purpose::kTrain && z_loss > 0;
+  const bool with_z = HasBackward(purpose_) && z_loss > 0;
   const Attributes attributes = with_z ? Attributes{{{"z_loss", z_loss}}, {}} : Attributes{};
   const std::vector<int> terms = LossTerms(logits, "targets", "", attributes);
   if (purpose_ == Purpose::kScore) {

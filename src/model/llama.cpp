@@ -326,7 +326,7 @@ class Llama final : public TransformerWriter {
     if (e.groups > 1 && e.group_best != 2) attributes.numbers["group_best"] = double(e.group_best);
     const int weights = b_.Emit(OpKind::kRoute, std::move(inputs), {gate + ".weights", gate + ".chosen"}, attributes);
     const int chosen = b_.Output(weights, 1);
-    if (forward_.purpose != Purpose::kTrain) return weights;
+    if (!HasBackward(forward_.purpose)) return weights;
     if (e.count > 1 || e.bias) {  // loads steer the bias
       b_.Emit(OpKind::kExpertLoad, {chosen}, {LoadName(gate)}, {{{"experts", double(e.count)}}, {}});
       b_.Emit(OpKind::kRouterEntropy, {logits}, {gate + std::string(kEntropySuffix)},

@@ -15,7 +15,7 @@ namespace espalier {
 TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, const Forward& forward)
     : m_(deck.model),
       parallel_(deck.parallel),
-      dropout_(forward.purpose == Purpose::kTrain ? deck.dropout : Deck::Dropout{}),
+      dropout_(HasBackward(forward.purpose) ? deck.dropout : Deck::Dropout{}),
       // A prompt is one document.
       isolate_documents_(deck.data.isolate_documents && forward.purpose != Purpose::kSample),
       forward_(forward),
@@ -46,7 +46,7 @@ Model TransformerWriter::Build() {
     x = Layer(FurtherInput(normed.back(), depth + 1), l);
   }
   Head(normed);
-  if (Depths() > 0 && forward_.purpose != Purpose::kTrain) b_.DropUnread();
+  if (Depths() > 0 && !HasBackward(forward_.purpose)) b_.DropUnread();
   return b_.Finish();
 }
 

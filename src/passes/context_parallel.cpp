@@ -114,7 +114,7 @@ void ContextParallel(Graph& graph, const PassContext& context) {
   for (const Op& op : old.ops) {
     if (op.kind == OpKind::kAttentionSink && mode == ContextMode::kAllToAll) {
       AttentionWriter writer(graph, op, cp);
-      WriteAllToAllSink(writer, whole, context.purpose == Purpose::kTrain);
+      WriteAllToAllSink(writer, whole, HasBackward(context.purpose));
       continue;
     }
     const bool forward = op.kind == OpKind::kAttention;

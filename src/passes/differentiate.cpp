@@ -140,7 +140,7 @@ class Differentiator final : public GradientBuilder {
 }  // namespace
 
 void Differentiate(Graph& graph, const PassContext& context) {
-  if (context.purpose == Purpose::kTrain) Differentiator(graph).Run();
+  if (HasBackward(context.purpose)) Differentiator(graph).Run();
 }
 
 }  // namespace espalier

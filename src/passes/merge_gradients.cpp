@@ -126,7 +126,8 @@ class LayerReducer {
 
 void MergeGradients(Graph& graph, const PassContext& context) {
   if (KeepsComputeType(context.purpose)) return;
-  const bool each_microbatch = ReduceOf(context.deck, context.mesh) == ReduceFrequency::kMicrobatch;
+  const bool each_microbatch =
+      context.purpose != Purpose::kGradients && ReduceOf(context.deck, context.mesh) == ReduceFrequency::kMicrobatch;
   for (const Op& op : graph.ops) {
     if (!Define(op.kind).accumulates && (op.role != Role::kW || each_microbatch)) continue;
     for (int output : op.outputs) Accumulate(graph.value(output));

@@ -184,7 +184,7 @@ class ActivationMover {
 
 void OffloadActivations(Graph& graph, const PassContext& context) {
   const double share = context.deck.offload.activations;
-  if (share > 0 && context.purpose == Purpose::kTrain) ActivationMover(graph, context.mesh, share).Run();
+  if (share > 0 && HasBackward(context.purpose)) ActivationMover(graph, context.mesh, share).Run();
 }
 
 }  // namespace espalier

@@ -174,7 +174,7 @@ class Recomputer {
 }  // namespace
 
 void Recompute(Graph& graph, const PassContext& context) {
-  if (context.purpose != Purpose::kTrain) return;  // nothing else has backward
+  if (!HasBackward(context.purpose)) return;  // nothing else has backward
   const RecomputePlan plan(context.deck.recompute);
   if (!plan.Empty()) Recomputer(graph, context, plan).Run();
 }

@@ -81,8 +81,9 @@ Compilation CompileTokens(const Deck& deck, int ranks, Purpose purpose, int64_t 
   const int stages = c.mesh.Degree(Axis::kPp), chunks = deck.pipeline.chunks,
             m = static_cast<int>(c.batch.microbatches);
   const SteadyState steady = deck.overlap.interleave ? SteadyState::kJoint : SteadyState::kAlternating;
-  c.schedule = purpose == Purpose::kTrain ? MakeSchedule(traits, stages, chunks, m, steady)
-                                          : ForwardOnly(traits.PlaceChunks(stages, chunks), m);
+  c.schedule = purpose == Purpose::kTrain       ? MakeSchedule(traits, stages, chunks, m, steady)
+               : purpose == Purpose::kGradients ? ForwardThenBackward(traits.PlaceChunks(stages, chunks), m)
+                                                : ForwardOnly(traits.PlaceChunks(stages, chunks), m);
   const Split split = SplitLayers(deck, c.schedule.Chunks());
   Model model = BuildModel(deck, split, c.batch.rows, purpose, tokens);
   if (observe) observe("model", model.graph);

@@ -81,6 +81,11 @@ bool Evaluates(const Deck& deck) { return deck.data.validate_every_steps > 0 && 
 
 bool CopiesWeights(const Deck& deck) { return deck.precision.compute != Dtype::kF32; }
 
+bool ComparesComputation(const Deck& deck) {
+  const Deck::Parallel& p = deck.parallel;
+  return deck.guard.recompute_steps > 0 && (p.dp_replicate != 1 || p.dp_shard != p.ep);
+}
+
 BySpace<int64_t> CopiedBytes(const Program& program) {
   BySpace<int64_t> bytes{};
   for (const Instruction& i : program.instructions)
@@ -94,6 +99,7 @@ std::vector<ProgramOfRun> ProgramsOfRun(const Deck& deck) {
   for (const RampSize& size : BatchRamp(deck.batch).Sizes())
     if (size.sequences < deck.batch.global) programs.push_back({Purpose::kTrain, WithSequences(deck, size.sequences)});
   if (CopiesWeights(deck)) programs.push_back({Purpose::kCopies, deck});
+  if (ComparesComputation(deck)) programs.push_back({Purpose::kGradients, deck});
   return programs;
 }
 
@@ -143,7 +149,7 @@ WorldPlan PlanWorld(const Deck& deck, int ranks) {
   plan.host_bytes = *std::max_element(plan.rank_host_bytes.begin(), plan.rank_host_bytes.end());
   CheckWorld(c.mesh, [&](int rank) -> const Program& { return plan.programs.at(plan.representative[rank]); });
   for (const Compilation& other : compilations)
-    if (other.purpose == Purpose::kTrain) ProveWorld(other);
+    if (HasBackward(other.purpose)) ProveWorld(other);
   return plan;
 }
 

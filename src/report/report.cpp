@@ -233,6 +233,10 @@ void Reporter::Validation(int64_t step, double loss) {
   Print(fmt::format("{:>{}}  {:>9.5f}  validation\n", step, StepWidth(options_.steps), loss));
 }
 
+static JsonLine EventOf(std::string_view event, int64_t step) {
+  return JsonLine().Text("event", event).Integer("step", step);
+}
+
 static JsonLine LineOf(std::string_view event, const CheckpointRecord& r) {
   JsonLine line;
   line.Text("event", event).Integer("step", r.step).Text("dir", r.dir).Integer("bytes", r.bytes);
@@ -271,10 +275,7 @@ void Reporter::Trace(const TraceRecord& record) {
 void Reporter::CheckpointFailed(int64_t step, const std::vector<std::string>& reasons) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Write(JsonLine()
-            .Text("event", "checkpoint_failed")
-            .Integer("step", step)
-            .Text("reason", fmt::format("{}", fmt::join(reasons, "\n"))));
+  Write(EventOf("checkpoint_failed", step).Text("reason", fmt::format("{}", fmt::join(reasons, "\n"))));
   summary_->AddFailedSave();
   for (const std::string& reason : reasons)
     Print(fmt::format("{:>{}}  checkpoint failed: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
@@ -289,80 +290,73 @@ void Reporter::MemoryCopy(const CheckpointRecord& record) {
 void Reporter::MemoryCopyFailed(int64_t step, const std::vector<std::string>& reasons, bool said) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Write(JsonLine()
-            .Text("event", "memory_copy_failed")
-            .Integer("step", step)
-            .Text("reason", fmt::format("{}", fmt::join(reasons, "\n"))));
+  Write(EventOf("memory_copy_failed", step).Text("reason", fmt::format("{}", fmt::join(reasons, "\n"))));
   if (said) return;
   for (const std::string& reason : reasons)
     Print(fmt::format("{:>{}}  copy in memory failed: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
 }
 
-void Reporter::Stop(int64_t step, std::string_view reason) {
+void Reporter::Say(int64_t step, JsonLine line, const std::string& text, void (RunSummary::*count)()) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Write(JsonLine().Text("event", "stop").Integer("step", step).Text("reason", reason));
-  Print(fmt::format("{:>{}}  stops here: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
+  if (count != nullptr) (summary_.get()->*count)();
+  Write(std::move(line));
+  Print(fmt::format("{:>{}}  {}\n", step, StepWidth(options_.steps), text), Worth::kResult);
+}
+
+void Reporter::Stop(int64_t step, std::string_view reason) {
+  Say(step, EventOf("stop", step).Text("reason", reason), fmt::format("stops here: {}", reason));
 }
 
 void Reporter::Spike(int64_t step, const std::string& reason) {
-  if (Silent()) return;
-  const std::lock_guard lock(mutex_);
-  summary_->AddSpike();
-  Write(JsonLine().Text("event", "spike").Integer("step", step).Text("reason", reason));
-  Print(fmt::format("{:>{}}  accepted: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
+  Say(step, EventOf("spike", step).Text("reason", reason), fmt::format("accepted: {}", reason), &RunSummary::AddSpike);
 }
 
 void Reporter::Skipped(int64_t step, const std::string& reason) {
-  if (Silent()) return;
-  const std::lock_guard lock(mutex_);
-  summary_->AddSkip();
-  Write(JsonLine().Text("event", "skipped").Integer("step", step).Text("reason", reason));
-  Print(fmt::format("{:>{}}  skipped: {}\n", step, StepWidth(options_.steps), reason), Worth::kResult);
+  Say(step, EventOf("skipped", step).Text("reason", reason), fmt::format("skipped: {}", reason), &RunSummary::AddSkip);
 }
 
 void Reporter::Grows(int64_t step, int64_t sequences) {
   if (Silent()) return;
   const std::lock_guard lock(mutex_);
-  Write(JsonLine().Text("event", "batch").Integer("step", step).Integer("sequences", sequences));
+  Write(EventOf("batch", step).Integer("sequences", sequences));
   Print(fmt::format("{:>{}}  from here on {} sequence{} a step\n", step, StepWidth(options_.steps), sequences,
                     sequences == 1 ? "" : "s"));
 }
 
 void Reporter::Straggler(int64_t step, int rank, const std::string& host, double compute_ms, double peers_ms) {
-  if (Silent()) return;
-  const std::lock_guard lock(mutex_);
-  Write(JsonLine()
-            .Text("event", "straggler")
-            .Integer("step", step)
-            .Integer("rank", rank)
-            .Text("host", host)
-            .Number("compute_ms", compute_ms, kMilliseconds)
-            .Number("peers_ms", peers_ms, kMilliseconds));
-  Print(
-      fmt::format("{:>{}}  rank {} ({}) computes {:.1f} ms a step, its peers {:.1f}: each step waits up to {:.1f} ms\n",
-                  step, StepWidth(options_.steps), rank, host, compute_ms, peers_ms, compute_ms - peers_ms),
-      Worth::kResult);
+  Say(step,
+      EventOf("straggler", step)
+          .Integer("rank", rank)
+          .Text("host", host)
+          .Number("compute_ms", compute_ms, kMilliseconds)
+          .Number("peers_ms", peers_ms, kMilliseconds),
+      fmt::format("rank {} ({}) computes {:.1f} ms a step, its peers {:.1f}: each step waits up to {:.1f} ms", rank,
+                  host, compute_ms, peers_ms, compute_ms - peers_ms));
+}
+
+void Reporter::SlowLink(int64_t step, std::string_view axis, const std::vector<int>& ranks,
+                        const std::vector<std::string>& hosts, double ms, double peers_ms) {
+  Say(step,
+      EventOf("slow_link", step)
+          .Text("axis", axis)
+          .Raw("ranks", fmt::format("[{}]", fmt::join(ranks, ",")))
+          .Text("hosts", fmt::format("{}", fmt::join(hosts, ", ")))
+          .Number("ms", ms, kMilliseconds)
+          .Number("peers_ms", peers_ms, kMilliseconds),
+      fmt::format("{} messages between ranks {} ({}) take {:.1f} ms a step, those of their peers {:.1f}: each "
+                  "step waits up to {:.1f} ms",
+                  axis, fmt::join(ranks, ", "), fmt::join(hosts, ", "), ms, peers_ms, ms - peers_ms));
 }
 
 void Reporter::Corrupt(int64_t step, const std::vector<int>& ranks, std::string_view what, const std::string& reason) {
-  if (Silent()) return;
-  const std::lock_guard lock(mutex_);
-  Write(JsonLine()
-            .Text("event", "corruption")
-            .Integer("step", step)
-            .Raw("ranks", fmt::format("[{}]", fmt::join(ranks, ",")))
-            .Text("reason", reason));
-  Print(fmt::format("{:>{}}  {}: {}\n", step, StepWidth(options_.steps), what, reason), Worth::kResult);
+  Say(step, EventOf("corruption", step).Raw("ranks", fmt::format("[{}]", fmt::join(ranks, ","))).Text("reason", reason),
+      fmt::format("{}: {}", what, reason));
 }
 
 void Reporter::RolledBack(int64_t step, int64_t to, const std::string& reason) {
-  if (Silent()) return;
-  const std::lock_guard lock(mutex_);
-  summary_->AddRollback();
-  Write(JsonLine().Text("event", "rollback").Integer("step", step).Integer("to", to).Text("reason", reason));
-  Print(fmt::format("{:>{}}  rolled back to step {}: {}\n", step, StepWidth(options_.steps), to, reason),
-        Worth::kResult);
+  Say(step, EventOf("rollback", step).Integer("to", to).Text("reason", reason),
+      fmt::format("rolled back to step {}: {}", to, reason), &RunSummary::AddRollback);
 }
 
 void Reporter::End(ExitStatus status, const std::vector<int64_t>& rank_peak_bytes, int64_t outside_bytes,

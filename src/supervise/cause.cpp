@@ -143,7 +143,7 @@ Cause FromErrors(const StartEnd& end) {
   }
   if (!end.corrupt.empty())
     return Blaming(CauseKind::kCorrupt, end.corrupt,
-                   fmt::format("copies of the state differ: rank {}", fmt::join(end.corrupt, ", ")), end);
+                   fmt::format("values that should be equal differ: rank {}", fmt::join(end.corrupt, ", ")), end);
   if (said.hang) return {CauseKind::kHang, {}, {}, "a hang for which no rank is to blame"};
   if (said.error) return Blaming(CauseKind::kProcess, {*said.error}, said.error_line, end);
   if (said.died) {

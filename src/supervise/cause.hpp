@@ -16,7 +16,7 @@ enum class CauseKind : uint8_t {
   kProcess,  ///< a rank has died or reported an error
   kHost,     ///< the launcher has lost a host
   kHang,     ///< the watchdog has ended it
-  kCorrupt,  ///< copies of the state differ
+  kCorrupt,  ///< values that ranks should hold alike differ
   kUnknown,
 };
 std::string_view Name(CauseKind kind);  ///< "hang", as the ledger has it

@@ -52,6 +52,7 @@ void MetricsTail::Take(const std::string& line) try {
   const std::string event = TextOf(fields, "event");
   if (event == "start") first_ = IntegerOf(fields, "first_step");
   if (event == "corruption" && fields.contains("ranks")) corrupt_ = fields["ranks"].get<std::vector<int>>();
+  if (event == "straggler" || event == "slow_link") slow_.push_back(fields);
   if (!event.empty() || !fields.contains("loss")) return;
   const std::optional<int64_t> step = IntegerOf(fields, "step");
   if (!step) return;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace espalier {
@@ -22,6 +24,8 @@ class MetricsTail {
   std::optional<int64_t> last_step() const { return last_; }    ///< the last step that was reported
   double first_time() const { return first_time_; }  ///< when the first step was reported, seconds since 1970
   double last_time() const { return last_time_; }    ///< the same of the last step
+  /// Ranks and links that were named as slow (events straggler and slow_link) since the last call, as in metrics.jsonl.
+  std::vector<nlohmann::json> TakeSlow() { return std::exchange(slow_, {}); }
   const std::vector<int>& corrupt() const { return corrupt_; }  ///< ranks of the last event "corruption"
 
  private:
@@ -32,6 +36,7 @@ class MetricsTail {
   std::optional<int64_t> first_, last_;
   double first_time_ = 0, last_time_ = 0;
   std::vector<int> corrupt_;
+  std::vector<nlohmann::json> slow_;
 };
 
 }  // namespace espalier

@@ -245,6 +245,7 @@ int Supervisor::Watch(ChildProcess& launcher, MetricsTail& metrics, const Placem
   while (true) {
     const std::optional<int> status = launcher.Poll();
     if (metrics.Read()) RecordRecovery(metrics);
+    for (const nlohmann::json& line : metrics.TakeSlow()) ledger_.Write(line);
     if (metrics.last_step() && std::exchange(spares_unasked_, false)) AskSpares(placement);
     if (status) return *status;
     ForwardSignal(launcher);

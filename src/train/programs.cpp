@@ -67,6 +67,11 @@ void Runnable::Fill(const Batch& batch, const std::vector<int64_t>& positions) c
   }
 }
 
+void Runnable::FillStep(int64_t step) const {
+  for (const PersistentBuffer& buffer : program.persistent)
+    if (program.graph->value(buffer.value).name == "step") executor->SetScalar("step", static_cast<float>(step));
+}
+
 void Runnable::FillScalars(const Deck& deck, int64_t step) const {
   executor->SetScalar("step", static_cast<float>(step));
   executor->SetScalar("lr", static_cast<float>(LearningRate(deck, step)));
@@ -122,6 +127,7 @@ std::vector<Runnable*> Programs::All() {
   all.push_back(&proof_);
   if (evaluate_) all.push_back(&*evaluate_);
   if (copies_) all.push_back(&*copies_);
+  if (gradients_) all.push_back(&*gradients_);
   return all;
 }
 
@@ -133,6 +139,7 @@ void Programs::Compile(const Deck& deck, World& world) {
   proof_ = CompileOther(deck, Purpose::kProof);
   if (Evaluates(deck)) evaluate_ = CompileOther(deck, Purpose::kEvaluate);
   if (CopiesWeights(deck)) copies_ = CompileOther(deck, Purpose::kCopies);
+  if (ComparesComputation(deck)) gradients_ = CompileOther(deck, Purpose::kGradients);
   for (const Runnable* runnable : All()) RequireSamePlaces(training().program(), runnable->program);
 }
 

@@ -21,6 +21,8 @@ struct Runnable {
 
   /// Fills every input. Programs share the memory above the states, so every input must be filled before each step.
   void Fill(const Batch& batch, const std::vector<int64_t>& positions) const;
+  /// The number of a step (from 1) for what depends on it; for programs without an optimizer.
+  void FillStep(int64_t step) const;
   /// Inputs of the optimizer in step `step` (from 1): its number, the learning rates, and no limits of loss and norm.
   void FillScalars(const Deck& deck, int64_t step) const;
 };
@@ -70,6 +72,10 @@ class Programs {
   /// Null if the deck does not evaluate.
   const Runnable* evaluate() const { return evaluate_ ? &*evaluate_ : nullptr; }
 
+  /// Forward and backward of one microbatch: this rank's part of the gradients. Null if the deck does not compare what
+  /// ranks compute.
+  const Runnable* gradients() const { return gradients_ ? &*gradients_ : nullptr; }
+
   /// Makes the copies of this rank's master weights in the compute type, which all programs read and training updates.
   /// Call it after anything else has written masters.
   void CopyWeights() const;
@@ -96,7 +102,7 @@ class Programs {
   int64_t free_bytes_ = 0;
   std::unique_ptr<Arena> arena_, host_;
   Runnable proof_;
-  std::optional<Runnable> evaluate_, copies_;
+  std::optional<Runnable> evaluate_, copies_, gradients_;
   std::vector<StateTensor> tensors_;
   std::vector<LocalTensor> local_;
   BatchLayout layout_;

@@ -18,6 +18,7 @@
 #include "espalier/util/print.hpp"
 #include "train/reporting/end_block.hpp"
 #include "train/reporting/fallbacks.hpp"
+#include "train/state/compare_computation.hpp"
 
 namespace espalier {
 namespace {
@@ -63,6 +64,7 @@ StepLoop::StepLoop(const Run& run, int64_t first_step)
       step_(first_step),
       loader_(NewLoader()),
       guard_(run.deck(), run.checkpoints.window()),
+      computed_alike_(first_step),
       stragglers_(run.programs.compilation().mesh, run.world) {
   run.measured_costs.BeginWith(first_step + 1);
   run.tracer.BeginWith(first_step + 1);
@@ -106,7 +108,8 @@ bool StepLoop::MayBegin() {
   if (run_.measured_costs.Times(last) || run_.measured_costs.Times(last + 1)) return false;
   return phase_ != Phase::kDraining && !save_due_ && last < deck().run.steps &&
          std::ssize(in_flight_) <= ExecutorOf(last).StepsAhead() && !run_.checkpoints.Due(last) &&
-         !run_.checkpoints.MemoryDue(last) && !ComparesAfter(last) && !ValidatesAfter(last) && AllHaveNextBatch();
+         !run_.checkpoints.MemoryDue(last) && !ComparesAfter(last) && !ComparesComputationAfter(last) &&
+         !ValidatesAfter(last) && AllHaveNextBatch();
 }
 
 /// 1, except before a step with more sequences.
@@ -163,11 +166,16 @@ StepRecord StepLoop::AwaitStep() {
   stepped_ms_ += last_step_ms_;
   late_ms_ += times.late_ms * run_.Dilation();
   last_end_ = Clock::now();
-  for (const Straggler& slow : run_.device.Computes() ? stragglers_.After(times.compute_ms) : std::vector<Straggler>{})
-    run_.reporter.Straggler(step_, slow.rank, slow.host, slow.ms, slow.peers_ms);
+  if (run_.device.Computes()) ReportSlow(stragglers_.After(last_step_ms_, times.compute_ms, times.comm));
   StepRecord record = RecordOf(oldest, times);
   if (traced && !times.comm) TakeParts(record, *traced);
   return record;
+}
+
+void StepLoop::ReportSlow(const SlowParts& slow) const {
+  for (const Straggler& one : slow.ranks) run_.reporter.Straggler(step_, one.rank, one.host, one.ms, one.peers_ms);
+  for (const SlowLink& one : slow.links)
+    run_.reporter.SlowLink(step_, Name(one.axis), one.ranks, one.hosts, one.ms, one.peers_ms);
 }
 
 /// Called after a step that the guard gives up: a rollback loads the weights again, and an ending run no longer uses
@@ -276,6 +284,7 @@ void StepLoop::StopOnError(Work work) {
 /// A copy in memory waits until no save is in flight, as one that the clock asks for does. False if the state was given
 /// up because copies of it differ.
 bool StepLoop::SaveOrCompare(const StepFlags& flags) {
+  if (ComparesComputationAfter(step_) && !CompareComputation()) return false;
   const bool end = AllStepsDone() || Stopped();
   const bool disk = end || save_due_ || (flags.save && !flags.saving);
   const bool memory = copy_due_ && !end && !flags.saving;
@@ -306,6 +315,24 @@ bool StepLoop::Compare() {
   save_wait_ms_ += MillisecondsSince(before);
   if (corruption) AnswerCorruption(*corruption, "copies differ");
   return !corruption;
+}
+
+/// False if the state was given up because ranks compute differently. Comes before a save: what was computed since the
+/// last comparison may be wrong.
+bool StepLoop::CompareComputation() {
+  const auto before = Clock::now();
+  run_.reporter.SetActivity(step_, "computing a microbatch on several ranks");
+  const auto corruption = run_.watch.During(
+      Activity::kEvaluating, [&] { return espalier::CompareComputation(deck(), run_.programs, run_.world, step_); });
+  save_wait_ms_ += MillisecondsSince(before);
+  if (!corruption) computed_alike_ = step_;
+  if (corruption) AnswerCorruption(*corruption, "computed differently", computed_alike_);
+  return !corruption;
+}
+
+bool StepLoop::ComparesComputationAfter(int64_t step) const {
+  return run_.programs.gradients() != nullptr && run_.device.Computes() && step > 0 &&
+         step % deck().guard.recompute_steps == 0;
 }
 
 /// Saves compare, too.
@@ -393,26 +420,29 @@ std::string StepLoop::WhatToTry() const {
   return "a lower optimizer.lr, more lr.warmup_steps, " + TrySetting(deck(), !guard_.Spike().empty());
 }
 
-/// No step caused the corruption, so the steps since the last checkpoint are repeated with the same samples. A run that
-/// is asked to stop has no time for that.
-void StepLoop::AnswerCorruption(const Corruption& corruption, std::string_view what) {
+/// No step caused the corruption, so the steps since the last checkpoint up to `sound_to` are repeated with the same
+/// samples. A run that is asked to stop has no time for that.
+void StepLoop::AnswerCorruption(const Corruption& corruption, std::string_view what, int64_t sound_to) {
   run_.reporter.Corrupt(step_, corruption.ranks, what, corruption.text);
+  proven_ = std::min(proven_, sound_to);
   const bool goes_back = !Stopped() && guard_.JudgeCorruption() == Guard::Verdict::kRollBack;
-  if (goes_back && run_.watch.During(Activity::kSaving, [&] { return RollBack(corruption.text, Samples::kRepeat); }))
+  if (goes_back &&
+      run_.watch.During(Activity::kSaving, [&] { return RollBack(corruption.text, Samples::kRepeat, sound_to); }))
     return;
   GiveUp(fmt::format("the state after step {} is not saved: {}{}", step_, corruption.text, guard_.Limit()),
-         "another node in place of the one that is named, and a test of its memory");
+         "another node in place of the one that is named, and a test of it");
 }
 
 /// Loads the last checkpoint and continues from it, with the samples after those consumed so far, or with the same
-/// samples again. False if there is no checkpoint.
-bool StepLoop::RollBack(const std::string& reason, Samples samples) {
+/// samples again. States after `sound_to` do not count. False if there is no checkpoint.
+bool StepLoop::RollBack(const std::string& reason, Samples samples, int64_t sound_to) {
   const int64_t given_up = step_, consumed = ramp().SequencesUpTo(given_up) + run_.checkpoints.passed_over();
-  const int64_t to = run_.checkpoints.RollBack(samples == Samples::kRepeat);
+  const int64_t to = run_.checkpoints.RollBack(samples == Samples::kRepeat, sound_to);
   if (to < 0) return false;
   step_ = to;
   copy_due_ = false;
   proven_ = std::min(proven_, to);
+  computed_alike_ = std::min(computed_alike_, to);
   if (samples == Samples::kPassOver) run_.checkpoints.PassOver(consumed - ramp().SequencesUpTo(step_));
   run_.reporter.RolledBack(given_up, to, reason);
   losses_.clear();

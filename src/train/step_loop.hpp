@@ -26,6 +26,7 @@
 
 #include <chrono>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,6 +63,7 @@ class StepLoop {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr int64_t kAnyStep = std::numeric_limits<int64_t>::max();
   enum class Phase : uint8_t { kRunning, kDraining, kStopped };  ///< see the drawing above
   enum class Samples : uint8_t { kPassOver, kRepeat };           ///< the samples of the steps that a rollback gives up
 
@@ -89,6 +91,7 @@ class StepLoop {
   void ReportSize(int64_t step);
   void BeginStep();
   StepRecord AwaitStep();
+  void ReportSlow(const SlowParts& slow) const;
   void DiscardStepsInFlight();
   StepRecord RecordOf(const StepInFlight& step, const StepTimes& times) const;
 
@@ -105,7 +108,9 @@ class StepLoop {
   bool SaveOrCompare(const StepFlags& flags);
   bool Save(SaveTo to);
   bool Compare();
+  bool CompareComputation();
   bool ComparesAfter(int64_t step) const;
+  bool ComparesComputationAfter(int64_t step) const;
   void SaveUnlessThere();
   History HistoryOfSteps() const { return {losses_, guard_.window()}; }
   bool ValidatesAfter(int64_t step) const;
@@ -113,11 +118,11 @@ class StepLoop {
 
   // Handling of steps that are not finite or spikes, and of states whose copies differ.
   bool PassesGuard(const StepRecord& record);
-  bool RollBack(const std::string& reason, Samples samples);
+  bool RollBack(const std::string& reason, Samples samples, int64_t sound_to = kAnyStep);
   std::string WhatIsWrong(const StepRecord& record) const;
   void GiveUp(const std::string& reason, const std::string& remedy);
   std::string WhatToTry() const;
-  void AnswerCorruption(const Corruption& corruption, std::string_view what);
+  void AnswerCorruption(const Corruption& corruption, std::string_view what, int64_t sound_to = kAnyStep);
 
   const Run& run_;
 
@@ -136,6 +141,7 @@ class StepLoop {
 
   // Judgement of steps.
   Guard guard_;
+  int64_t computed_alike_;      ///< the last step after which all ranks computed the same, or the first of this start
   int64_t proven_ = -1;         ///< the last step whose weights made a finite step
   bool skipped_ = false;        ///< the guard skipped the update of the last step
   std::vector<double> losses_;  ///< losses of the last accepted steps, for the checkpoint

@@ -65,6 +65,7 @@ Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld*
   for (const Training& training : programs.trainings()) training.executor().Mirror(file_->record().training);
   programs.proof().executor->Mirror(file_->record().forward);
   if (programs.evaluate() != nullptr) programs.evaluate()->executor->Mirror(file_->record().forward);
+  if (programs.gradients() != nullptr) programs.gradients()->executor->Mirror(file_->record().forward);
   world.Barrier();
   const auto refresh = [this] { programs_.TrainingOf(StepSeen()).executor().ShowProgress(); };
   const auto asked = [] { return StopSignal() == SIGTERM; };

@@ -8,6 +8,7 @@
 #   hosts.sh mpirun RANKS COMMAND ...   RANKS ranks on each host, started on host1
 #   hosts.sh on HOST COMMAND ...        a command on one host, from which mpirun reaches the others
 #   hosts.sh pull HOST | plug HOST      its cable
+#   hosts.sh slow HOST RATE             what it sends passes at RATE, such as 2mbit; exit 77 if that cannot be done here
 #   hosts.sh processes HOST             process ids of what runs there
 #
 # HOSTS (letters; "esp" if unset) tells apart the hosts of several users.
@@ -96,6 +97,12 @@ Mpirun() {
     --mca oob_tcp_if_include "$network.0/24" "$@"
 }
 
+Slow() {
+  ip netns exec "$set_name-$1" tc qdisc add dev eth0 root tbf rate "$2" burst 4kb latency 1s && return
+  echo "skipped: no queue of tc limits a rate here"
+  exit 77
+}
+
 case ${1:-} in
   check) Check ;;
   up) Up "$2" ;;
@@ -105,6 +112,7 @@ case ${1:-} in
   daemon) On "$2" bash -c "${*:3}" ;;
   pull) ip -n "$set_name-$2" link set eth0 down ;;
   plug) ip -n "$set_name-$2" link set eth0 up ;;
+  slow) Slow "${@:2}" ;;
   processes) ip netns pids "$set_name-$2" ;;
   *)
     sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$self"

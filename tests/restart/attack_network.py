@@ -1,9 +1,9 @@
 """The network between two hosts fails while a run trains: the report names senders and waiting ranks, or says that
 nothing passes, and blames no rank; the job ends on both hosts and leaves nothing. Open MPI's launcher notices the
 failure before the watchdog if it is configured to check. The argument "full" also tests a launcher that does not: then
-the watchdog ends the ranks, and the rest of the launcher is ended half a minute later. Two network namespaces are the
-hosts; skipped where they cannot be made."""
-import os, subprocess, sys, tempfile
+the watchdog ends the ranks, and the rest of the launcher is ended half a minute later. A host that only sends slowly is
+named with its axis. Network namespaces are the hosts; skipped where they cannot be made."""
+import json, os, subprocess, sys, tempfile
 
 from support.hosts import KEEPALIVE, Hosts
 from support.runs import Checks, DECK
@@ -43,6 +43,29 @@ def h2_network_a_pulled_cable(checks, hosts, home, ranks, layout, environment, w
         print(text[-2500:])
 
 
+def h2_network_a_slow_cable(checks, hosts, home):
+    """Four hosts with one rank each, two tp groups: the messages of the second group are named."""
+    what = "h2: a host sends slowly"
+    if why := hosts.slow("host4", "10mbit"):
+        return print(f"{what}: {why}")
+    with open(home + ".log", "w+", errors="replace") as log:
+        run = hosts.start(1, ["run", DECK, "-d", home, *KEYS, "parallel.tp=2", "parallel.dp_shard=2", "run.steps=70"],
+                          log)
+        status = run.wait(PATIENCE)
+        log.seek(0)
+        text = log.read()
+    with open(os.path.join(home, "metrics.jsonl")) as file:
+        found = [line for line in map(json.loads, file) if line.get("event") == "slow_link"]
+    named = [(line["step"], line["axis"], line["ranks"], line["hosts"]) for line in found]
+    ok = checks.that(status == 0 and (60, "tp", [2, 3], "host3, host4") in named and
+                     "tp messages between ranks 2, 3 (host3, host4) take" in text,
+                     f"{what}: axis, ranks and hosts are named after 60 steps ({status}, {named})")
+    checks.that(all(3 in line["ranks"] and line["ms"] > line["peers_ms"] for line in found),
+                f"{what}: nobody is named without it")
+    if not ok:
+        print(text[-2500:])
+
+
 def main():
     hosts = Hosts("e")
     if why := hosts.why_not():
@@ -58,6 +81,8 @@ def main():
         for case in cases:
             with hosts:
                 h2_network_a_pulled_cable(checks, hosts, os.path.join(folder, f"cable-{cases.index(case)}"), *case)
+        with Hosts("e", 4) as four:
+            h2_network_a_slow_cable(checks, four, os.path.join(folder, "slow"))
     checks.finish()
 
 

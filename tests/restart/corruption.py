@@ -154,13 +154,13 @@ def check_changed_data(checks, home, case):
     checks.that(loads(home, case), f"{case.name}: every checkpoint loads")
 
 
-def check_hash(checks, home, case, expected_rank, back_to):
-    """guard.hash_steps finds a flip after the next step, with no save in between, and the run ends as if nothing had
-    happened."""
+def check_hash(checks, home, case, expected_rank, back_to, said="copies differ: "):
+    """guard.hash_steps or guard.recompute_steps finds a flip after the next step, with no save in between, and the run
+    ends as if nothing had happened."""
     status, text = case.run(home)
     corrupt, back = events(home, "corruption"), [event["to"] for event in events(home, "rollback")]
     found = [(event["step"], event["ranks"]) for event in corrupt]
-    checks.that(status == 0 and found == [(5, expected_rank)] and "copies differ: " in text,
+    checks.that(status == 0 and found == [(5, expected_rank)] and said in text,
                 f"{case.name}: found after step 5, rank {expected_rank} ({status}, {found})")
     checks.that(back == [back_to], f"{case.name}: back to step {back_to} ({back})")
     mine, theirs = Metrics(home), straight_run(home, case)
@@ -169,6 +169,53 @@ def check_hash(checks, home, case, expected_rank, back_to):
                 f"{case.name}: bitwise the undisturbed run")
     if status:
         print(text)
+
+
+class Computation:
+    """A layout for guard.recompute_steps, a rank whose instruction makes a NaN in the comparison after step 4, and who
+    is named. Steps 1 to 4 and the comparisons after 2 and 4 visit the instruction, and saves with such long proofs."""
+
+    def __init__(self, name, ranks, layout, rank, named, instruction=40, visit=6):
+        self.name, self.ranks, self.straight_keys, self.rank, self.named = name, ranks, [*BASE, *layout], rank, named
+        self.keys = [*self.straight_keys, "guard.recompute_steps=2"]
+        self.fault = f"instruction-{instruction}:nan:{visit}"
+
+
+ZERO = ["parallel.dp_shard=3", "parallel.zero=3"]
+COMPUTATIONS = [
+    Computation("two replicas", 2, TWO, 1, [0, 1]),
+    Computation("dropout, three replicas", 3, [*THREE, "dropout.attention=0.1"], 1, [1]),
+    Computation("zero 3", 3, ZERO, 2, [2]),
+    Computation("zero 3 in bf16", 3, [*ZERO, "precision.compute=bf16"], 0, [0]),
+    Computation("tp 2 x dp 2", 4, ["parallel.tp=2", "parallel.dp_shard=2"], 3, [0, 1, 2, 3], 10, 7),
+    Computation("pp 2 x dp 3", 6, ["parallel.pp=2", "parallel.dp_shard=3"], 4, [1, 4], 10, 7),
+    Computation("pp 2 x dp 3, a weight gradient", 6, ["parallel.pp=2", "parallel.dp_shard=3"], 4, [4]),
+]
+
+
+def check_computation(checks, home, case):
+    """Comparing what ranks compute changes no bit. A rank that computes wrongly is named, and the run goes back to the
+    state after the last comparison without a difference."""
+    straight = straight_run(home, case)
+    clean = train(home + "-clean", case.ranks, case.keys)
+    checks.that(same_run(clean.dir, straight, STEPS) and not events(clean.dir, "corruption"),
+                f"{case.name}: comparing changes no bit and names nobody")
+    with Job(home, case.ranks, case.keys, case.fault, case.rank) as job:
+        status, _, _ = job.wait()
+        text = job.text()
+    found = [(event["step"], event["ranks"]) for event in events(home, "corruption")]
+    back = [event["to"] for event in events(home, "rollback")]
+    checks.that(status == 0 and found == [(4, case.named)] and back == [2] and "computed differently: " in text,
+                f"{case.name}: ranks {case.named} after step 4, back to step 2 ({status}, {found}, {back})")
+    checks.that(same_run(home, straight, STEPS), f"{case.name}: then bitwise the undisturbed run")
+    if status:
+        print(text)
+
+
+def check_nothing_to_compare(checks, home):
+    done = launch(1, ["check", DECK, "guard.recompute_steps=2"])
+    checks.that("guard.recompute_steps = 2 has no effect: no two ranks compute with the same weights" in done.stdout,
+                "with one replica guard.recompute_steps has no effect, and check says so")
 
 
 def check_fallback(checks, home):
@@ -219,6 +266,12 @@ def main():
         copied = hashed + ["checkpoint.memory_steps=2", f"checkpoint.memory_dir={home('hash-memory-copies')}"]
         check_hash(checks, home("hash-memory"), Case("hashes and copies in memory, a norm of two tp ranks", 2,
                                                      TENSOR_PARALLEL, NORM, 1, 21, extra=copied), [0, 1], 4)
+        computed = ["guard.recompute_steps=1", "checkpoint.every_steps=8", "checkpoint.at_start=true"]
+        check_hash(checks, home("computed"), Case("computation with a weight of three replicas", 3, THREE, WEIGHT, 2,
+                                                  extra=computed), [2], 0, "computed differently: ")
+        for case in COMPUTATIONS:
+            check_computation(checks, home(case.name), case)
+        check_nothing_to_compare(checks, home("nothing"))
         copy = Case("a copy, during the proof", 3, THREE, WEIGHT, 0, fault="compare:hold:3", step=6)
         writer, _ = first_bytes(straight_run(home("copy"), copy).checkpoint(STEPS), WEIGHT)
         copy.rank = (writer + 1) % 3

@@ -8,7 +8,7 @@ import os, shutil, signal, statistics, sys, time
 from support.disturbed import same_run
 from support.hosts import Hosts
 from support.jobs import kill
-from support.runs import Checks, Metrics, difference, scratch
+from support.runs import Checks, Metrics, difference, executable, scratch
 from support.supervised import Supervised, go_on, stop
 from support.waiting import wait_until
 
@@ -16,6 +16,7 @@ STEPS = 40
 DECK = [f"run.steps={STEPS}", "checkpoint.every_steps=4", "checkpoint.restart=auto", "model.layers=2", "batch.global=4",
         "lr.decay_steps=40", "report.every_steps=10", "checkpoint.keep=2"]
 PIPELINE, COPIES = ["parallel.pp=2", "parallel.dp_shard=-1"], ["parallel.dp_shard=-1"]
+THREE = ["parallel.dp_shard=3", "batch.global=6"]
 
 
 class Cases:
@@ -28,7 +29,7 @@ class Cases:
     def undisturbed(self, keys):
         if str(keys) not in self.straight:
             name = f"straight-{len(self.straight)}"
-            with self.start(name, "host2:1,host3:1", keys) as run:
+            with self.start(name, "host2:1,host3:1,host4:1" if keys == THREE else "host2:1,host3:1", keys) as run:
                 if run.end() != 0:
                     sys.exit(run.text())
                 self.plain = run.steps()[0]["time"] - run.ledger("start")[0]["time"]
@@ -138,6 +139,24 @@ class Cases:
             self.checks.that(run.ledger("failure")[0]["cause"] == "hang",
                              f"{what}: {run.ledger('failure')[0]['text']}")
 
+    def a_rank_computes_wrongly(self):
+        """On host3, in the comparison after step 8, for which the 10th visit of an instruction stands."""
+        what = "a rank computes wrongly, with a spare"
+        keys = [*THREE, "guard.recompute_steps=4", "guard.on_corruption=stop"]
+        program = os.path.join(self.folder, "wrong.sh")
+        with open(program, "w") as file:
+            file.write('#!/bin/bash\n[[ $(hostname) == host3 ]] && export ESPALIER_FAULT=instruction-40:nan:10\n'
+                       f'exec "{executable()}" "$@"\n')
+        os.chmod(program, 0o755)
+        with self.start("wrong", "host2:1,host3:1,host4:1,host1:1", keys,
+                        ["--spares", "1", "--program", program]) as run:
+            self.finished(run, THREE, what)
+            self.blamed(run, ["host3"], "corrupt", what)
+            failure, second = run.ledger("failure")[0], run.ledger("start")[1]["hosts"]
+            self.checks.that((failure["step"], failure["saved"], failure["excluded"]) == (8, 4, ["host3"]) and
+                             sorted(second) == ["host1", "host2", "host4"],
+                             f"{what}: no save after it, and its host is not used again ({failure}, {second})")
+
     def a_zombie_comes_back(self):
         """The host of rank 0 is stopped and cut off, and comes back while the run goes on elsewhere: it must not
         write."""
@@ -203,7 +222,8 @@ class Cases:
 
 
 ALL = ["a_rank_dies", "a_host_is_lost", "a_daemon_dies", "the_launcher_dies", "the_supervisor_dies", "two_supervisors",
-       "a_rank_is_stopped", "a_rank_is_stopped_at_the_start", "a_zombie_comes_back", "no_progress", "a_stop"]
+       "a_rank_is_stopped", "a_rank_is_stopped_at_the_start", "a_rank_computes_wrongly",
+       "a_zombie_comes_back", "no_progress", "a_stop"]
 
 
 def main():

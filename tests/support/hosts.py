@@ -52,6 +52,11 @@ class Hosts:
     def plug(self, host):
         self._hosts("plug", host)
 
+    def slow(self, host, rate):
+        """Limits the rate at which a host sends, such as 2mbit. Why it cannot be limited here; "" if it is."""
+        done = self._hosts("slow", host, rate, check=False)
+        return done.stdout if done.returncode != 0 else ""
+
     def left(self):
         """The processes that run on the hosts, by host."""
         found = {host: self.processes(host) for host in self.names}

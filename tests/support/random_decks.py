@@ -364,6 +364,8 @@ class RandomDeck:
         if math.prod(self.groups.values()) > 1:
             self.switches |= {"overlap.gradients": chooser.choice([True, False]),
                               "run.costs": chooser.choice(["", COSTS])}
+        if self.groups["dp_replicate"] * self.groups["dp_shard"] > 1:
+            self.switches["guard.recompute_steps"] = chooser.choice([0, 3])
 
     @property
     def _keys(self):

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -22,6 +23,19 @@ struct Corruption {
 
   auto Fields() { return std::tie(ranks, text); }
 };
+
+/// CRC-32C of the first `bytes` of a tensor, read in pieces from a device.
+uint32_t ChecksumOf(const LocalTensor& local, int64_t bytes);
+
+/// Ranks that hold a value, by its checksum there.
+using Holders = std::map<uint32_t, std::vector<int>>;
+
+/// A value that several ranks should hold alike: a number, and the first of these ranks.
+using SharedValue = std::pair<int, int>;
+
+/// What differs between the holders of each value; no ranks if nothing does. `hosts`: by rank.
+Corruption JudgeHolders(const std::map<SharedValue, Holders>& values,
+                        const std::function<std::string(SharedValue)>& name, const std::vector<std::string>& hosts);
 
 /// By name of a tensor: CRC-32C of this rank's box.
 using StateChecksums = std::map<std::string, uint32_t>;

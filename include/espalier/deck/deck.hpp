@@ -200,7 +200,8 @@ struct Deck {
     double spike_z;  ///< 0: off
     int64_t spike_window;
     OnCorruption on_corruption;
-    int64_t hash_steps;  ///< 0: copies are compared by saves only
+    int64_t hash_steps;       ///< 0: copies are compared by saves only
+    int64_t recompute_steps;  ///< 0: ranks do not compare what they compute
   } guard;
   struct Report {
     int64_t every_steps;

@@ -13,8 +13,12 @@ namespace espalier {
 /// The purpose of a graph. Evaluation, proof, scoring and sampling are the forward half of training: a proof (that a
 /// checkpoint was loaded correctly) evaluates one microbatch. Scoring ends at the terms of each token's loss. Sampling
 /// ends at the logits; its attention sees the keys and values of all tokens so far, which stay in caches. `kCopies`
-/// casts master weights to the compute type; training, evaluation and proof read these copies.
-enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kScore, kSample, kCopies };
+/// casts master weights to the compute type; training, evaluation and proof read these copies. `kGradients` is forward
+/// and backward of one microbatch: each rank keeps its own part of the gradients, unreduced, and nothing is updated.
+enum class Purpose : uint8_t { kTrain, kEvaluate, kProof, kScore, kSample, kCopies, kGradients };
+
+/// Programs with forward and backward, whose forward is that of training: with dropout and the losses of routers.
+inline bool HasBackward(Purpose purpose) { return purpose == Purpose::kTrain || purpose == Purpose::kGradients; }
 
 /// Programs of a model that is not trained any further: the weights themselves have the compute type, without masters.
 inline bool KeepsComputeType(Purpose purpose) { return purpose == Purpose::kScore || purpose == Purpose::kSample; }

@@ -43,6 +43,9 @@ bool Evaluates(const Deck& deck);
 /// True if weights are copied to the compute type, so that a program that makes the copies is planned too.
 bool CopiesWeights(const Deck& deck);
 
+/// True if ranks compare what they compute (guard.recompute_steps), so that the program of their gradients is planned.
+bool ComparesComputation(const Deck& deck);
+
 /// A program of a run, as Compile takes it.
 struct ProgramOfRun {
   Purpose purpose;
@@ -50,7 +53,8 @@ struct ProgramOfRun {
 };
 
 /// The programs that a run of the deck has: training with batch.global sequences, proof, evaluation if it evaluates,
-/// training with every smaller size of the batch ramp, and copies if it copies weights.
+/// training with every smaller size of the batch ramp, copies if it copies weights, and gradients if ranks compare what
+/// they compute.
 std::vector<ProgramOfRun> ProgramsOfRun(const Deck& deck);
 
 /// Makes the program of every class of ranks and runs CheckWorld on them. Returns "" if that proved them, or the reason

@@ -164,10 +164,13 @@ class Reporter {
   void Skipped(int64_t step, const std::string& reason);
   /// `rank` on `host` has computed longer than its peers for many steps.
   void Straggler(int64_t step, int rank, const std::string& host, double compute_ms, double peers_ms);
+  /// Messages over `axis` between `ranks` on `hosts` have taken longer than those of other groups for many steps.
+  void SlowLink(int64_t step, std::string_view axis, const std::vector<int>& ranks,
+                const std::vector<std::string>& hosts, double ms, double peers_ms);
   /// The batch size changes from `step` on, which is about to begin.
   void Grows(int64_t step, int64_t sequences);
   /// The copies of the state after `step` on `ranks` differ from the others. `what` it means: "not
-  /// saved", or "copies differ" if nothing was to be saved.
+  /// saved", "copies differ" if nothing was to be saved, or "computed differently".
   void Corrupt(int64_t step, const std::vector<int>& ranks, std::string_view what, const std::string& reason);
   /// `step` is discarded: the run continues from the checkpoint of `to`.
   void RolledBack(int64_t step, int64_t to, const std::string& reason);
@@ -193,6 +196,8 @@ class Reporter {
   bool Silent() const { return options_.rank != 0; }
   /// A line of metrics.jsonl, to which it adds the time of day.
   void Write(JsonLine line);
+  /// An event of a step, in metrics.jsonl and on the console, and how the summary counts it.
+  void Say(int64_t step, JsonLine line, const std::string& text, void (RunSummary::*count)() = nullptr);
   /// Writes a warning, or keeps it until there is a "start" event.
   void TakeWarning(const std::string& text);
   void WriteWarning(const std::string& text);

@@ -50,6 +50,8 @@ Schedule Interleaved(int stages, int chunks_per_stage, int microbatches,
 Schedule ZeroBubbleH1(int stages, int microbatches);
 Schedule ZeroBubbleV(int stages, int microbatches);
 Schedule DualPipeV(int stages, int microbatches);
+/// All forwards, then all backwards, with the chunks on the stages that training gives them: GPipe of any chunks.
+Schedule ForwardThenBackward(std::vector<int> stage_of_chunk, int microbatches);
 /// Forward only, for evaluation and sampling, with the chunks on the stages that training gives them.
 Schedule ForwardOnly(std::vector<int> stage_of_chunk, int microbatches);
 

@@ -34,21 +34,6 @@ struct RankReport {
   auto Fields() { return std::tie(host, boxes); }
 };
 
-uint32_t ChecksumOf(const LocalTensor& local, int64_t bytes) {
-  if (local.OnHost()) return Crc32c(local.data, static_cast<size_t>(bytes));
-  std::vector<char> chunk(static_cast<size_t>(std::min(bytes, kDeviceChunkBytes)));
-  uint32_t crc = 0;
-  for (int64_t at = 0; at < bytes; at += kDeviceChunkBytes) {
-    const int64_t count = std::min(kDeviceChunkBytes, bytes - at);
-    local.arena->Read(static_cast<const char*>(local.data) + at, chunk.data(), count);
-    crc = Crc32c(chunk.data(), static_cast<size_t>(count), crc);
-  }
-  return crc;
-}
-
-/// Ranks by their checksum of one box.
-using Holders = std::map<uint32_t, std::vector<int>>;
-
 /// The ranks that differ from more than half of the holders; without such a majority all holders.
 struct Verdict {
   std::vector<int> differ, others;
@@ -72,10 +57,10 @@ std::string RanksText(const std::vector<int>& ranks) {
   return fmt::format("ranks {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
 }
 
-std::string WithHosts(const std::vector<int>& ranks, const std::vector<RankReport>& reports) {
-  std::set<std::string> hosts;
-  for (const int rank : ranks) hosts.insert(reports[static_cast<size_t>(rank)].host);
-  return fmt::format("{} (host{} {})", RanksText(ranks), hosts.size() == 1 ? "" : "s", fmt::join(hosts, ", "));
+std::string WithHosts(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
+  std::set<std::string> theirs;
+  for (const int rank : ranks) theirs.insert(hosts[static_cast<size_t>(rank)]);
+  return fmt::format("{} (host{} {})", RanksText(ranks), theirs.size() == 1 ? "" : "s", fmt::join(theirs, ", "));
 }
 
 /// "a [0:2], b [0:4] and 5 more tensors".
@@ -88,41 +73,59 @@ std::string TensorsText(const std::vector<std::string>& tensors) {
 }
 
 std::string TextOf(const Verdict& verdict, const std::vector<std::string>& tensors,
-                   const std::vector<RankReport>& reports) {
+                   const std::vector<std::string>& hosts) {
   if (verdict.others.empty())
     return fmt::format("{} hold different values of {}: without a majority, which of them is right is not known",
-                       WithHosts(verdict.differ, reports), TensorsText(tensors));
-  return fmt::format("{} hold{} other values than {} of {}", WithHosts(verdict.differ, reports),
+                       WithHosts(verdict.differ, hosts), TensorsText(tensors));
+  return fmt::format("{} hold{} other values than {} of {}", WithHosts(verdict.differ, hosts),
                      verdict.differ.size() == 1 ? "s" : "", RanksText(verdict.others), TensorsText(tensors));
 }
 
 /// The differences between the ranks; no ranks if there is none.
 Corruption Judge(const std::vector<StateTensor>& tensors, const Mesh& mesh, const std::vector<std::string>& packed) {
-  std::vector<RankReport> reports;
-  std::map<std::pair<int, int>, Holders> boxes;  // by tensor and first holder
+  std::vector<std::string> hosts;
+  std::map<SharedValue, Holders> boxes;  // by tensor and first holder
   for (const std::string& bytes : packed) {
-    const auto rank = static_cast<int>(reports.size());
-    reports.push_back(Unpack<RankReport>(bytes));
-    for (const Shared& box : reports.back().boxes) boxes[{box.tensor, box.first}][box.crc].push_back(rank);
+    const auto rank = static_cast<int>(hosts.size());
+    const auto report = Unpack<RankReport>(bytes);
+    hosts.push_back(report.host);
+    for (const Shared& box : report.boxes) boxes[{box.tensor, box.first}][box.crc].push_back(rank);
   }
+  const auto name = [&](SharedValue box) {
+    const StateTensor& tensor = tensors[static_cast<size_t>(box.first)];
+    return fmt::format("{} {}", tensor.StoredName(), ToString(tensor.StoredBox(mesh, mesh.CoordinateOf(box.second))));
+  };
+  return JudgeHolders(boxes, name, hosts);
+}
+
+}  // namespace
+
+uint32_t ChecksumOf(const LocalTensor& local, int64_t bytes) {
+  if (local.OnHost()) return Crc32c(local.data, static_cast<size_t>(bytes));
+  std::vector<char> chunk(static_cast<size_t>(std::min(bytes, kDeviceChunkBytes)));
+  uint32_t crc = 0;
+  for (int64_t at = 0; at < bytes; at += kDeviceChunkBytes) {
+    const int64_t count = std::min(kDeviceChunkBytes, bytes - at);
+    local.arena->Read(static_cast<const char*>(local.data) + at, chunk.data(), count);
+    crc = Crc32c(chunk.data(), static_cast<size_t>(count), crc);
+  }
+  return crc;
+}
+
+Corruption JudgeHolders(const std::map<SharedValue, Holders>& values,
+                        const std::function<std::string(SharedValue)>& name, const std::vector<std::string>& hosts) {
   std::map<Verdict, std::vector<std::string>> verdicts;
-  for (const auto& [place, holders] : boxes) {
-    if (holders.size() == 1) continue;
-    const StateTensor& tensor = tensors[static_cast<size_t>(place.first)];
-    verdicts[Verdict(holders)].push_back(
-        fmt::format("{} {}", tensor.StoredName(), ToString(tensor.StoredBox(mesh, mesh.CoordinateOf(place.second)))));
-  }
+  for (const auto& [value, holders] : values)
+    if (holders.size() > 1) verdicts[Verdict(holders)].push_back(name(value));
   Corruption found;
   std::set<int> ranks;
   for (const auto& [verdict, names] : verdicts) {
     ranks.insert(verdict.differ.begin(), verdict.differ.end());
-    found.text += (found.text.empty() ? "" : "; ") + TextOf(verdict, names, reports);
+    found.text += (found.text.empty() ? "" : "; ") + TextOf(verdict, names, hosts);
   }
   found.ranks.assign(ranks.begin(), ranks.end());
   return found;
 }
-
-}  // namespace
 
 Copies::Copies(const std::vector<StateTensor>& tensors, const std::vector<LocalTensor>& local, const Mesh& mesh,
                World& world)

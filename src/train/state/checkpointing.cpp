@@ -8,7 +8,6 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <sstream>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/memory_demand.hpp"
@@ -166,18 +165,19 @@ std::vector<std::string> Checkpointing::Line() const {
   return line;
 }
 
-int64_t Checkpointing::RollBack(bool steps_are_sound) {
+int64_t Checkpointing::RollBack(bool steps_are_sound, int64_t sound_to) {
   Finish();
   if (nodes_ != nullptr && steps_are_sound) {
     const FoundInMemory found = FindInMemory(*nodes_, world_);
-    if (found.newest && found.newest->step > newest_step_)
+    if (found.newest && found.newest->step > newest_step_ && found.newest->step <= sound_to)
       if (const auto step = RestoreFromMemory(*found.newest)) return *step;
   }
   DropMemory();
-  std::istringstream found(OnRankZero(
-      world_, [&] { return fmt::format("{}", fmt::join(FindLine(CheckpointFolder(deck_), saver_->parent()), "\n")); }));
-  std::vector<std::string> checkpoints;
-  for (std::string line; std::getline(found, line);) checkpoints.push_back(line);
+  auto checkpoints = Unpack<std::vector<std::string>>(OnRankZero(world_, [&] {
+    std::vector<std::string> line = FindLine(CheckpointFolder(deck_), saver_->parent());
+    std::erase_if(line, [&](const std::string& dir) { return ReadManifest(dir).metadata.step > sound_to; });
+    return Pack(line);
+  }));
   if (checkpoints.empty() && !base_.empty() && saver_->parent() == base_id_)
     checkpoints = {base_};  // a checkpoint of another run
   return checkpoints.empty() ? -1 : Restore(checkpoints, 0, branch_);

@@ -63,8 +63,8 @@ class Checkpointing {
   const std::vector<DeckDifference>& differences() const { return differences_; }
   /// Waits for the save in flight, then restores the checkpoint that this run saved or loaded last. Returns its step;
   /// -1 if there is none. With `steps_are_sound` a newer copy in memory is taken instead; otherwise its weights may be
-  /// what ruined the steps since, and it is removed. Collective.
-  int64_t RollBack(bool steps_are_sound);
+  /// what ruined the steps since, and it is removed. States after step `sound_to` do not count. Collective.
+  int64_t RollBack(bool steps_are_sound, int64_t sound_to);
   /// Removes all copies in memory: the run does not continue from them. Collective.
   void DropMemory();
   /// Removes them and their directory: the run is done. Collective.

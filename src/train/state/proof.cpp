@@ -12,28 +12,14 @@
 #include "espalier/util/philox.hpp"
 
 namespace espalier {
-namespace {
 
-/// One sample of tokens drawn uniformly from the vocabulary.
-class FixedTokens final : public TokenSource {
- public:
-  FixedTokens(int64_t seq_len, int64_t vocab) : seq_len_(seq_len), vocab_(vocab) {}
-  int64_t samples() const override { return 1; }
-  int64_t tokens() const override { return seq_len_ + 1; }
-  int64_t seq_len() const override { return seq_len_; }
-  void Read(int64_t, Sample& out) override {
-    const uint64_t key = StreamKey(0, "proof");
-    out.tokens.resize(static_cast<size_t>(seq_len_) + 1);
-    for (size_t i = 0; i < out.tokens.size(); ++i)
-      out.tokens[i] = static_cast<int32_t>(Mix64(key + i) % static_cast<uint64_t>(vocab_));
-    out.documents = {0};
-  }
-
- private:
-  int64_t seq_len_, vocab_;
-};
-
-}  // namespace
+void FixedTokens::Read(int64_t index, Sample& out) {
+  out.tokens.resize(static_cast<size_t>(seq_len_) + 1);
+  const uint64_t first = key_ + static_cast<uint64_t>(index * (seq_len_ + 1));
+  for (size_t i = 0; i < out.tokens.size(); ++i)
+    out.tokens[i] = static_cast<int32_t>(Mix64(first + i) % static_cast<uint64_t>(vocab_));
+  out.documents = {0};
+}
 
 uint32_t ConditionsOf(const Deck& deck, const Programs& programs, World& world) {
   const std::vector<std::string> ranks = world.Gather(programs.device().Conditions());
@@ -49,7 +35,7 @@ uint32_t ConditionsOf(const Deck& deck, const Programs& programs, World& world) 
 }
 
 Proof MakeProof(const Deck& deck, const Programs& programs, uint32_t conditions) {
-  FixedTokens tokens(deck.model.seq_len, deck.model.vocab);
+  FixedTokens tokens(deck.model, 1, StreamKey(0, "proof"));
   BatchLayout layout = programs.layout();
   layout.microbatches = 1;
   Batch batch;

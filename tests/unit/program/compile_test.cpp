@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "espalier/graph/provenance.hpp"
 #include "espalier/program/plan.hpp"
 #include "program_testing.hpp"
 #include "source_tree.hpp"
@@ -25,6 +26,22 @@ TEST(Program, SameDeckSameBytes) {
     return Print(MakeProgram(Compile(SmallDeck(Layout("222")), 8, Purpose::kTrain), {1, 0, 1, 0, 1}));
   };
   EXPECT_EQ(text(), text());
+}
+
+// What ranks compare is what each of them has computed: with ZeRO 3, too, no gradient is reduced, and nothing is
+// updated.
+TEST(Program, ComparedGradientsStayOnTheirRank) {
+  const Compilation c = Compile(SmallDeck({"parallel.dp_shard=2", "parallel.zero=3"}), 2, Purpose::kGradients);
+  int gradients = 0;
+  for (const Value& v : c.graph->values) {
+    if (v.kind != ValueKind::kAccumulator || !IsGradientOfWeight(v)) continue;
+    ++gradients;
+    EXPECT_EQ(v.type.placements.DimOf(Axis::kDpShard), -1) << v.name;
+    EXPECT_TRUE(v.type.placements.partial_sum.Has(Axis::kDpShard)) << v.name;
+  }
+  EXPECT_EQ(gradients, static_cast<int>(c.parameters.size()));
+  for (const Op& op : c.graph->ops) EXPECT_TRUE(op.kind != OpKind::kAdamw && op.kind != OpKind::kReduceScatter);
+  ProveWorld(c);
 }
 
 /// Ops of a role that read this number of values.

@@ -66,6 +66,14 @@ TEST(JobLists, GPipe) {
   EXPECT_THAT(Lists(GPipe(4, 8)), ElementsAre(all, all, all, all));
 }
 
+TEST(JobLists, ForwardThenBackwardOfAnyChunks) {
+  const Schedule v = ForwardThenBackward({0, 1, 1, 0}, 1);
+  EXPECT_THAT(Lists(v), ElementsAre("F0.0 F0.3 BW0.3 BW0.0", "F0.1 F0.2 BW0.2 BW0.1"));
+  Validate(v);
+  EXPECT_THAT(Lists(ForwardThenBackward({0, 1, 0, 1}, 1)),
+              ElementsAre("F0.0 F0.2 BW0.2 BW0.0", "F0.1 F0.3 BW0.3 BW0.1"));
+}
+
 TEST(JobLists, OneFOneBMoreMicrobatchesThanStages) {
   EXPECT_THAT(Lists(OneFOneB(4, 8)), ElementsAre("F0 F1 F2 F3 BW0 F4 BW1 F5 BW2 F6 BW3 F7 BW4 BW5 BW6 BW7",
                                                  "F0 F1 F2 BW0 F3 BW1 F4 BW2 F5 BW3 F6 BW4 F7 BW5 BW6 BW7",

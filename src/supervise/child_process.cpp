@@ -115,7 +115,7 @@ std::optional<int> ChildProcess::Poll() {
   if (!status_) {
     int status = 0;
     if (::waitpid(id_, &status, WNOHANG) == id_)
-      status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      status_ = (was_killed_ = WIFSIGNALED(status)) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }
   Read();
   return status_;

@@ -32,6 +32,8 @@ class ChildProcess {
   pid_t id() const { return id_; }
   /// Passes on what was printed since; the exit status once the command has ended (128 and more: a signal).
   std::optional<int> Poll();
+  /// Whether a signal has ended the command. A launcher whose rank was killed may have the same status by itself.
+  bool was_killed() const { return was_killed_; }
   void Signal(int number) const;
   /// Whether it has had children, and all of them have ended: a launcher that has lost all its ranks, but stays.
   bool IsAlone();
@@ -46,6 +48,7 @@ class ChildProcess {
   int64_t read_ = 0;  ///< bytes of it that were passed on
   pid_t id_ = -1;
   std::optional<int> status_;
+  bool was_killed_ = false;
   bool had_children_ = false;
   std::string text_;
 };

@@ -34,6 +34,8 @@ constexpr auto kMaxAlone = std::chrono::seconds(20);      // a launcher may outl
 constexpr auto kOrphanSaves = std::chrono::seconds(120);  // a run whose supervisor was killed saves and ends
 constexpr auto kOrphanEnds = std::chrono::seconds(10);    // one that has not begun has nothing to save
 constexpr auto kLockIsHeld = std::chrono::seconds(10);
+constexpr auto kAnswersCome = std::chrono::seconds(1);  // of spares that are asked already: sooner than to ask anew
+constexpr auto kRanksCome = std::chrono::seconds(30);   // until then a launcher may pass on no signal
 
 template <typename... Values>
 void Say(fmt::format_string<Values...> format, Values&&... values) {
@@ -48,6 +50,11 @@ double LongestStart(const Deck& deck) {
 }
 
 double Rounded(double seconds) { return std::round(seconds * 1e3) / 1e3; }
+
+/// A failure after which the same command goes on from the last checkpoint.
+bool MayGoOn(CauseKind kind) {
+  return kind == CauseKind::kProcess || kind == CauseKind::kHost || kind == CauseKind::kHang;
+}
 
 /// Waits until `condition` holds; false if it does not in time.
 template <typename Condition>
@@ -107,10 +114,11 @@ ExitStatus Supervisor::Run() {
     const std::optional<Placement> placement = Choose();
     if (!placement) return End(ExitStatus::kFault, "no layout fits the hosts that are left");
     AwaitDirectory();
+    if (StopSignal() != 0) return End(ExitStatus::kStopped, "asked to stop between two starts");
     const Ended ended = Start(*placement);
     const auto status = static_cast<ExitStatus>(ended.status < 128 ? ended.status : 1);
     if (ended.cause.kind == CauseKind::kDone) return End(status, ended.cause.text);
-    if (asked_) return End(status, ended.cause.text);
+    if (asked_) return End(MayGoOn(ended.cause.kind) ? ExitStatus::kStopped : status, ended.cause.text);
     if (ended.cause.kind == CauseKind::kStopped && !replacing_) return End(status, ended.cause.text);
     if (ended.cause.kind == CauseKind::kRefused) {
       if (status != ExitStatus::kDoesNotFit || placement->full) return End(status, ended.cause.text);
@@ -226,6 +234,7 @@ Supervisor::Ended Supervisor::Start(const Placement& placement) {
   Ended ended{
       .cause = FindCause({status, done, launcher.text(), placement.hosts, setup_.hosts.ranks_each, metrics.corrupt()}),
       .status = status,
+      .launcher_killed = launcher.was_killed(),
       .last_step = metrics.last_step(),
       .last_time = metrics.last_step() ? metrics.last_time() : started,
       .saved = SavedStep(),
@@ -246,33 +255,35 @@ int Supervisor::Watch(ChildProcess& launcher, MetricsTail& metrics, const Placem
     const std::optional<int> status = launcher.Poll();
     if (metrics.Read()) RecordRecovery(metrics);
     for (const nlohmann::json& line : metrics.TakeSlow()) ledger_.Write(line);
+    begun_ = begun_ || metrics.last_step();
     if (metrics.last_step() && std::exchange(spares_unasked_, false)) AskSpares(placement);
     if (status) return *status;
     ForwardSignal(launcher);
     if (Clock::now() - looked_at_ >= kLook) {
       looked_at_ = Clock::now();
       EndIfAlone(launcher);
-      EndIfNeverBegins(launcher, metrics);
+      EndIfNeverBegins(launcher);
     }
     AnswerCorruption(launcher, metrics, placement);
     std::this_thread::sleep_for(kTick);
   }
 }
 
+/// A launcher that has no ranks yet may drop the signal, and the run would go on.
 void Supervisor::ForwardSignal(const ChildProcess& launcher) {
-  if (asked_ || StopSignal() == 0) return;
+  if (asked_ || StopSignal() == 0 || (!begun_ && Clock::now() - started_ < kRanksCome)) return;
   asked_ = true;
   Say("{}: the run is asked to save and stop", StopSignalName(StopSignal()));
   launcher.Signal(SIGUSR1);
 }
 
-void Supervisor::EndIfNeverBegins(ChildProcess& launcher, const MetricsTail& metrics) {
+void Supervisor::EndIfNeverBegins(ChildProcess& launcher) {
   if (begun_ || never_begins_ || setup_.deck.run.watchdog_s == 0) return;
   const auto watched = [&] {
     const std::optional<Heartbeat> first = HeartbeatTable(HeartbeatFolder(setup_.run_dir), {0}).Read(0);
     return first && first->pulse > 1;  // the first one is before its watchdog runs
   };
-  begun_ = metrics.last_step() || watched();
+  begun_ = watched();
   const std::chrono::duration<double> limit(LongestStart(setup_.deck));
   if (begun_ || Clock::now() - started_ < limit) return;
   never_begins_ = true;
@@ -357,7 +368,7 @@ bool Supervisor::HasProgressed(const Ended& ended) {
 /// A launcher that has ended by itself because a process has died was in touch with all its hosts: only those that it
 /// did not use are asked.
 void Supervisor::FindAnswers(const Ended& ended) {
-  const bool in_touch = ended.cause.kind == CauseKind::kProcess && ended.status < 128 && !ended.cause.hosts.empty();
+  const bool in_touch = ended.cause.kind == CauseKind::kProcess && !ended.launcher_killed && !ended.cause.hosts.empty();
   std::vector<std::string> asked;
   for (const std::string& host : pool_.names())
     if (!in_touch || std::ranges::find(ended.hosts, host) == ended.hosts.end()) asked.push_back(host);
@@ -386,7 +397,7 @@ void Supervisor::AskSpares(const Placement& placement) {
 }
 
 bool Supervisor::TakeAnswersOfSpares(const std::vector<std::string>& hosts) {
-  if (!answers_ || answers_->wait_for(std::chrono::seconds(0)) != std::future_status::ready) return false;
+  if (!answers_ || answers_->wait_for(kAnswersCome) != std::future_status::ready) return false;
   const std::set<std::string> answered = answers_->get();
   answers_.reset();
   for (const std::string& host : hosts) pool_.SetAnswers(host, answered.contains(host) || host == setup_.this_host);

@@ -52,6 +52,7 @@ class Supervisor {
   struct Ended {
     Cause cause;
     int status = 0;
+    bool launcher_killed = false;  ///< by a signal
     std::optional<int64_t> last_step;
     double last_time = 0;  ///< when that step was reported; of a start without one: when it began
     int64_t saved = 0;     ///< step of the newest checkpoint
@@ -76,7 +77,7 @@ class Supervisor {
   /// Open MPI's launcher may stay when all its ranks have died.
   void EndIfAlone(ChildProcess& launcher);
   /// Ends a start that hangs before the run has its watchdogs, for example while MPI comes up.
-  void EndIfNeverBegins(ChildProcess& launcher, const MetricsTail& metrics);
+  void EndIfNeverBegins(ChildProcess& launcher);
   /// Ends a run whose state one host corrupts, if another host can take its place.
   void AnswerCorruption(const ChildProcess& launcher, const MetricsTail& metrics, const Placement& placement);
   /// Once the steps that a failure cost are made again.

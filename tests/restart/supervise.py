@@ -161,7 +161,7 @@ class Cases:
         """The host of rank 0 is stopped and cut off, and comes back while the run goes on elsewhere: it must not
         write."""
         what = "a stopped host that comes back"
-        keys = [*PIPELINE, "run.steps=400"]
+        keys = [*PIPELINE, "run.steps=1000000"]
         with self.start("zombie", "host2:1,host3:1,host4:1", keys, ["--spares", "1", "--probe", "5"],
                         {"OMPI_MCA_oob_tcp_keepalive_time": "2", "OMPI_MCA_oob_tcp_keepalive_intvl": "1",
                          "OMPI_MCA_oob_tcp_keepalive_probes": "2"}) as run:
@@ -198,6 +198,19 @@ class Cases:
         with self.start("stop", "host2:1,host3:1", PIPELINE) as run:
             self.finished(run, PIPELINE, what + ", and started again", failures=0)
 
+    def a_stop_while_a_rank_dies(self):
+        """The signal comes before the failure is noticed, between two starts, or while the next one comes up."""
+        for wait in (0, 0.1, 0.3, 0.6):
+            what = f"USR1 {wait} s after a rank has died"
+            with self.start(f"stop-{wait}", "host2:1,host3:1,host4:1", [*PIPELINE, "run.steps=1000000"],
+                            ["--spares", "1"]) as run:
+                run.until_step(6)
+                kill([run.ranks()[1]])
+                time.sleep(wait)
+                kill([run.supervisor()], signal.SIGUSR1)
+                found = run.end()
+                self.checks.that(found == 75 and not run.left(), f"{what}: ends with {found}, left: {run.left()}")
+
     def recovery(self):
         """Not a check: the time to recover beside that of a plain start."""
         keys, times = [*PIPELINE, "run.steps=100000"], []
@@ -223,7 +236,7 @@ class Cases:
 
 ALL = ["a_rank_dies", "a_host_is_lost", "a_daemon_dies", "the_launcher_dies", "the_supervisor_dies", "two_supervisors",
        "a_rank_is_stopped", "a_rank_is_stopped_at_the_start", "a_rank_computes_wrongly",
-       "a_zombie_comes_back", "no_progress", "a_stop"]
+       "a_zombie_comes_back", "no_progress", "a_stop", "a_stop_while_a_rank_dies"]
 
 
 def main():

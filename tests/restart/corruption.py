@@ -183,11 +183,11 @@ class Computation:
 
 ZERO = ["parallel.dp_shard=3", "parallel.zero=3"]
 COMPUTATIONS = [
-    Computation("two replicas", 2, TWO, 1, [0, 1]),
+    Computation("two replicas", 2, TWO, 1, [1]),
     Computation("dropout, three replicas", 3, [*THREE, "dropout.attention=0.1"], 1, [1]),
     Computation("zero 3", 3, ZERO, 2, [2]),
     Computation("zero 3 in bf16", 3, [*ZERO, "precision.compute=bf16"], 0, [0]),
-    Computation("tp 2 x dp 2", 4, ["parallel.tp=2", "parallel.dp_shard=2"], 3, [0, 1, 2, 3], 10, 7),
+    Computation("tp 2 x dp 2", 4, ["parallel.tp=2", "parallel.dp_shard=2"], 3, [2, 3], 10, 7),
     Computation("pp 2 x dp 3", 6, ["parallel.pp=2", "parallel.dp_shard=3"], 4, [1, 4], 10, 7),
     Computation("pp 2 x dp 3, a weight gradient", 6, ["parallel.pp=2", "parallel.dp_shard=3"], 4, [4]),
 ]
@@ -269,6 +269,8 @@ def main():
         computed = ["guard.recompute_steps=1", "checkpoint.every_steps=8", "checkpoint.at_start=true"]
         check_hash(checks, home("computed"), Case("computation with a weight of three replicas", 3, THREE, WEIGHT, 2,
                                                   extra=computed), [2], 0, "computed differently: ")
+        check_hash(checks, home("computed-two"), Case("computation with a weight of two replicas", 2, TWO, WEIGHT, 1,
+                                                      extra=computed), [0, 1], 0, "computed differently: ")
         for case in COMPUTATIONS:
             check_computation(checks, home(case.name), case)
         check_nothing_to_compare(checks, home("nothing"))

@@ -1,7 +1,9 @@
 #include "train/state/compare_computation.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "espalier/comm/agreement.hpp"
@@ -25,18 +27,35 @@ struct Computed {
   auto Fields() { return std::tie(host, checksums); }
 };
 
-/// The same microbatch for all peers.
-void Fill(const Deck& deck, const Programs& programs, const Coordinate& coordinate, int64_t step) {
+/// Computes the microbatch that all peers have, and returns the checksums by accumulator, in program order.
+std::vector<uint32_t> Compute(const Deck& deck, const Programs& programs, int64_t step) {
+  const Runnable& gradients = *programs.gradients();
   BatchLayout layout = programs.layout();
   const int64_t rows = layout.rows.Extent(),
-                first = programs.compilation().mesh.IndexInGroup(kExpertAxis, coordinate) * rows;
+                first = programs.compilation().mesh.IndexInGroup(kExpertAxis, programs.coordinate()) * rows;
   layout.microbatches = 1;
   layout.rows = {first, first + rows};
   FixedTokens tokens(deck.model, layout.Global(), StreamKey(static_cast<uint64_t>(step), "recompute"));
   Batch batch;
   LoadBatch(tokens, {0, Order::kSequential}, layout, 0, batch);
-  programs.gradients()->Fill(batch, layout.positions);
-  programs.gradients()->FillStep(step);
+  gradients.Fill(batch, layout.positions);
+  gradients.FillStep(step);
+  gradients.executor->RunStep();
+  std::vector<uint32_t> checksums;
+  for (const NamedTensor& sum : gradients.executor->All(ValueKind::kAccumulator))
+    checksums.push_back(
+        ChecksumOf({nullptr, sum.tensor.data, sum.arena}, Volume(sum.tensor.shape) * SizeOf(sum.tensor.dtype)));
+  return checksums;
+}
+
+/// The ranks that computed other bits the second time are to blame, if there are some among those that differ.
+void BlameUnsteady(const std::vector<std::string>& changed, Corruption& found) {
+  std::vector<int> unsteady;
+  for (const int rank : found.ranks)
+    if (Unpack<bool>(changed[static_cast<size_t>(rank)])) unsteady.push_back(rank);
+  if (unsteady.empty()) return;
+  found.text += fmt::format("; computed again, other bits than before on rank {}", fmt::join(unsteady, ", "));
+  found.ranks = std::move(unsteady);
 }
 
 }  // namespace
@@ -44,16 +63,7 @@ void Fill(const Deck& deck, const Programs& programs, const Coordinate& coordina
 std::optional<Corruption> CompareComputation(const Deck& deck, const Programs& programs, World& world, int64_t step) {
   CHECK(programs.gradients() != nullptr, "a comparison of gradients without their program");
   const Mesh& mesh = programs.compilation().mesh;
-  Fill(deck, programs, programs.coordinate(), step);
-  Executor& executor = *programs.gradients()->executor;
-  executor.RunStep();
-  Computed mine{HostName(), {}};
-  std::vector<std::string> names;
-  for (const NamedTensor& sum : executor.All(ValueKind::kAccumulator)) {
-    mine.checksums.push_back(
-        ChecksumOf({nullptr, sum.tensor.data, sum.arena}, Volume(sum.tensor.shape) * SizeOf(sum.tensor.dtype)));
-    names.emplace_back(sum.name);
-  }
+  const Computed mine{HostName(), Compute(deck, programs, step)};
   std::vector<std::string> hosts;
   std::map<SharedValue, Holders> values;
   for (const std::string& packed : world.Gather(Pack(mine))) {
@@ -66,17 +76,19 @@ std::optional<Corruption> CompareComputation(const Deck& deck, const Programs& p
   }
   const bool differ = std::ranges::any_of(values, [](const auto& value) { return value.second.size() > 1; });
   if (world.Max(differ ? 1 : 0) == 0) return std::nullopt;
-  std::vector<std::vector<std::string>> of_ranks;  // names, on rank 0
-  for (const std::string& packed : world.Gather(Pack(names)))
-    of_ranks.push_back(Unpack<std::vector<std::string>>(packed));
+  const std::vector<std::string> changed = world.Gather(Pack(Compute(deck, programs, step) != mine.checksums));
+  std::vector<std::string> names;
+  for (const NamedTensor& sum : programs.gradients()->executor->All(ValueKind::kAccumulator))
+    names.emplace_back(sum.name);
+  const std::vector<std::string> of_ranks = world.Gather(Pack(names));
   return Unpack<Corruption>(OnRankZero(world, [&] {
-    Corruption found = JudgeHolders(
-        values,
-        [&](SharedValue value) {
-          return of_ranks[static_cast<size_t>(value.second)][static_cast<size_t>(value.first)];
-        },
-        hosts);
+    const auto name = [&](SharedValue value) {
+      return Unpack<std::vector<std::string>>(of_ranks[static_cast<size_t>(value.second)])
+          .at(static_cast<size_t>(value.first));
+    };
+    Corruption found = JudgeHolders(values, name, hosts);
     found.text += ", computed from the same microbatch";
+    BlameUnsteady(changed, found);
     return Pack(found);
   }));
 }

@@ -13,7 +13,8 @@ namespace espalier {
 /// Computes forward and backward of one microbatch, whose tokens and dropout follow from `step`, and compares losses
 /// and gradients before their reduction. Changes no state. Names the ranks that differ from more than half of their
 /// peers, or all of them; where ranks of one replica exchange activations (tp, cp, ep, pp), a wrong number reaches all
-/// of them, and all are named. The same on every rank. CHECKs that `programs` has gradients. Collective.
+/// of them, and all are named. If some differ, all compute once more: if some of those named do not get their own bits
+/// again, only they stay. The same on every rank. CHECKs that `programs` has gradients. Collective.
 std::optional<Corruption> CompareComputation(const Deck& deck, const Programs& programs, World& world, int64_t step);
 
 }  // namespace espalier

@@ -190,8 +190,8 @@ def _box(text: str) -> Box:
 
 
 def _fills(shape: Tuple[int, ...], boxes: List[Box]) -> bool:
-    """All boxes are in the tensor, and together they have as many elements. The program also checks that they are a
-    grid; here the checksum of the MANIFEST says that the program wrote them."""
+    """All boxes are in the tensor, and together they have as many elements. The program also checks that none
+    overlaps another one; here the checksum of the MANIFEST says that the program wrote them."""
     inside = all(
         len(box) == len(shape) and all(0 <= begin < end <= extent for (begin, end), extent in zip(box, shape))
         for box in boxes)

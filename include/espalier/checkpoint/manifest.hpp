@@ -76,7 +76,8 @@ struct ManifestPiece {
   int64_t Elements() const { return Volume(ExtentsOf(box)); }
 };
 
-/// A whole tensor: its stored boxes tile it exactly, as a grid. Elements are fp32; the optimizer's moments may be bf16.
+/// A whole tensor: its stored boxes tile it exactly (TilingError). Elements are fp32; the optimizer's moments may be
+/// bf16.
 struct ManifestTensor {
   std::string name;  ///< "parameters/<name>", "optimizer/exp_avg/<name>", "optimizer/exp_avg_sq/<name>"
   Shape shape;       ///< global; 1 to 8 dims
@@ -136,8 +137,8 @@ Manifest ParseManifest(std::string_view text, std::string_view where);
 /// "[0:128,64:96]".
 std::string ToString(const Box& box);
 
-/// Why the boxes `pieces` do not tile a tensor of `shape` exactly; empty if they do. They must form a grid: each dim is
-/// split at the same indices everywhere.
+/// Why the boxes `pieces` do not tile a tensor of `shape` exactly; empty if they do. They must form a grid (each
+/// dim is split at the same indices everywhere), or grids one below the other along dim 0.
 std::string TilingError(const Shape& shape, const std::vector<Box>& pieces);
 
 }  // namespace espalier

@@ -1,4 +1,6 @@
 // Checks that boxes tile a tensor: each is a cell of the grid that their first indices span, and every cell is present.
+// Parts of a stored tensor lie one below the other, and few rows may be sharded along another dim: then each part is a
+// grid.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -18,28 +20,23 @@ std::vector<int64_t> CutsOf(const std::vector<Box>& pieces, size_t d) {
 }
 
 /// Index of the cell that starts at `range`; -1 unless it ends where the next one starts.
-int64_t CellOf(const std::vector<int64_t>& cuts, int64_t extent, const Range& range) {
+int64_t CellOf(const std::vector<int64_t>& cuts, int64_t last, const Range& range) {
   const auto at = std::lower_bound(cuts.begin(), cuts.end(), range.begin);
-  const int64_t end = at + 1 == cuts.end() ? extent : *(at + 1);
+  const int64_t end = at + 1 == cuts.end() ? last : *(at + 1);
   return range.end == end && range.begin < range.end ? at - cuts.begin() : -1;
 }
 
-}  // namespace
-
-std::string TilingError(const Shape& shape, const std::vector<Box>& pieces) {
-  if (pieces.empty()) return "no pieces";
-  for (const Box& box : pieces)
-    if (box.size() != shape.size()) return fmt::format("piece {} in a tensor of {} dims", ToString(box), shape.size());
-
+/// Why the pieces are no grid that fills `whole`.
+std::string GridError(const Box& whole, const std::vector<Box>& pieces) {
   std::vector<int64_t> cell(pieces.size(), 0);
   const auto count = static_cast<int64_t>(pieces.size());
   int64_t cells = 1;
-  for (size_t d = 0; d < shape.size(); ++d) {
+  for (size_t d = 0; d < whole.size(); ++d) {
     const std::vector<int64_t> cuts = CutsOf(pieces, d);
-    if (cuts.front() != 0) return fmt::format("dim {} starts at {}", d, cuts.front());
+    if (cuts.front() != whole[d].begin) return fmt::format("dim {} starts at {}", d, cuts.front());
     const auto n = static_cast<int64_t>(cuts.size());
     for (size_t p = 0; p < pieces.size(); ++p) {
-      const int64_t index = CellOf(cuts, shape[d], pieces[p][d]);
+      const int64_t index = CellOf(cuts, whole[d].end, pieces[p][d]);
       if (index < 0)
         return fmt::format("piece {} overlaps another one or leaves a gap in dim {}", ToString(pieces[p]), d);
       cell[p] = cell[p] * n + index;
@@ -50,6 +47,34 @@ std::string TilingError(const Shape& shape, const std::vector<Box>& pieces) {
   std::sort(cell.begin(), cell.end());
   if (std::adjacent_find(cell.begin(), cell.end()) != cell.end()) return "a piece appears twice";
   return cells == count ? "" : fmt::format("{} pieces for {} places", count, cells);
+}
+
+/// Whether the pieces are grids one below the other along dim 0.
+bool AreStackedGrids(Box whole, std::vector<Box> pieces) {
+  const int64_t last = whole[0].end;
+  std::ranges::sort(pieces, {}, [](const Box& box) { return box[0].begin; });
+  whole[0].end = 0;
+  for (size_t first = 0, next = 0; first < pieces.size(); first = next) {
+    whole[0].begin = whole[0].end;
+    for (; next < pieces.size() && (next == first || pieces[next][0].begin < whole[0].end); ++next)
+      whole[0].end = std::max(whole[0].end, pieces[next][0].end);
+    if (!GridError(whole, {pieces.begin() + static_cast<int64_t>(first), pieces.begin() + static_cast<int64_t>(next)})
+             .empty())
+      return false;
+  }
+  return whole[0].end == last;
+}
+
+}  // namespace
+
+std::string TilingError(const Shape& shape, const std::vector<Box>& pieces) {
+  if (pieces.empty()) return "no pieces";
+  Box whole;
+  for (const int64_t extent : shape) whole.push_back({0, extent});
+  for (const Box& box : pieces)
+    if (box.size() != shape.size()) return fmt::format("piece {} in a tensor of {} dims", ToString(box), shape.size());
+  const std::string error = GridError(whole, pieces);
+  return error.empty() || AreStackedGrids(whole, pieces) ? "" : error;
 }
 
 }  // namespace espalier

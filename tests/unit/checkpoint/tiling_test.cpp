@@ -47,6 +47,12 @@ TEST(Tiling, NamesWhatIsWrong) {
   const auto error = [](const Shape& shape, const std::vector<Box>& boxes) { return TilingError(shape, boxes); };
   EXPECT_EQ(error({4, 3}, {{{0, 4}, {0, 3}}}), "");
   EXPECT_EQ(error({4, 3}, {{{2, 4}, {0, 2}}, {{0, 2}, {0, 2}}, {{0, 2}, {2, 3}}, {{2, 4}, {2, 3}}}), "");
+  const std::vector<Box> stacked = {{{0, 2}, {0, 3}}, {{2, 3}, {0, 3}}, {{3, 4}, {0, 1}}, {{3, 4}, {1, 3}}};
+  EXPECT_EQ(error({4, 3}, stacked), "") << "rows of one part, columns of the other";
+  EXPECT_THAT(error({5, 3}, stacked), HasSubstr("leaves a gap")) << "nothing below";
+  EXPECT_THAT(error({4, 3}, {{{0, 2}, {0, 3}}, {{3, 4}, {0, 1}}, {{3, 4}, {1, 3}}}), HasSubstr("leaves a gap"));
+  EXPECT_THAT(error({4, 3}, {{{0, 3}, {0, 3}}, {{2, 4}, {0, 1}}, {{2, 4}, {1, 3}}}), HasSubstr("overlaps"));
+  EXPECT_THAT(error({4, 3}, {{{0, 3}, {0, 3}}, {{3, 4}, {0, 1}}, {{3, 4}, {2, 3}}}), HasSubstr("leaves a gap"));
   EXPECT_EQ(error({4}, {}), "no pieces");
   EXPECT_EQ(error({4}, {{{1, 4}}}), "dim 0 starts at 1");
   EXPECT_THAT(error({4}, {{{0, 2}}, {{3, 4}}}), HasSubstr("[0:2] overlaps another one or leaves a gap in dim 0"));

@@ -16,8 +16,8 @@
 #include "commands/commands.hpp"
 #include "commands/output_file.hpp"
 #include "commands/plan/failures.hpp"
+#include "commands/plan/memory_choice.hpp"
 #include "commands/plan/parts.hpp"
-#include "commands/plan/recompute.hpp"
 #include "commands/simulate/output.hpp"
 #include "espalier/costs/order.hpp"
 #include "espalier/deck/batch_ramp.hpp"
@@ -171,7 +171,7 @@ void PrintPlainAttention(const WorldPlan& plan) {
 }
 
 /// `steps`: how run.steps follows from run.epochs; empty: the deck sets it.
-void PrintPlan(const WorldPlan& plan, const std::optional<RecomputeChoice>& recompute, int64_t staging_bytes,
+void PrintPlan(const WorldPlan& plan, const std::optional<MemoryChoice>& memory, int64_t staging_bytes,
                const PlannedDevice& device, const std::string& steps) {
   const Compilation& c = plan.training;
   const int ranks = c.mesh.Ranks();
@@ -198,7 +198,7 @@ void PrintPlan(const WorldPlan& plan, const std::optional<RecomputeChoice>& reco
   PrintJoined(*c.graph);
   PrintSchedule(c.schedule);
   PrintMemory(plan);
-  if (recompute) PrintRecompute(*recompute);
+  if (memory) PrintMemoryChoice(*memory);
   PrintHostMemory(plan);
   fmt::print("largest     {} ({}, {} bytes)\n", HumanBytes(plan.peak_bytes), DecimalBytes(plan.peak_bytes),
              plan.peak_bytes);
@@ -261,12 +261,12 @@ nlohmann::ordered_json PlanJson(const WorldPlan& plan, int64_t staging_bytes) {
 }
 
 /// Prints the program of a rank, or everything but programs.
-void PrintPlan(const PlanOptions& options, const WorldPlan& plan, const std::optional<RecomputeChoice>& recompute,
+void PrintPlan(const PlanOptions& options, const WorldPlan& plan, const std::optional<MemoryChoice>& memory,
                int64_t staging_bytes, const PlannedDevice& device, const std::string& steps) {
   if (options.program >= 0)
     PrintProgram(plan.programs.at(plan.representative[static_cast<size_t>(options.program)]));
   else
-    PrintPlan(plan, recompute, staging_bytes, device, steps);
+    PrintPlan(plan, memory, staging_bytes, device, steps);
 }
 
 void PrintTimes(const Prediction& prediction, const Figures& figures) {
@@ -295,9 +295,9 @@ int PlanOnCluster(const PlanOptions& options, const CountedSteps& counted, int r
   const Figures figures = FiguresOf(prediction);
   nlohmann::ordered_json json = PlanJson(prediction.plan, figures.staging_bytes);
   json.update(StepJson(prediction, figures));
-  if (prediction.recompute) json["recompute"] = RecomputeJson(*prediction.recompute);
+  if (prediction.memory) json.update(MemoryChoiceJson(*prediction.memory));
   WriteOutput(options.json, json.dump(1) + "\n");
-  PrintPlan(options, prediction.plan, prediction.recompute, figures.staging_bytes,
+  PrintPlan(options, prediction.plan, prediction.memory, figures.staging_bytes,
             {prediction.target.device, prediction.target.reason}, counted.words);
   if (options.program < 0) PrintTimes(prediction, figures);
   RefuseIfItDoesNotFit(prediction, figures);
@@ -323,8 +323,8 @@ int PlanCommand(const PlanOptions& options) {
   if (!options.cluster.empty()) return PlanOnCluster(options, counted, ranks);
   const PlannedDevice device = PlanDevice(loaded.deck);
   loaded.deck.run.device = device.device;
-  const std::optional<RecomputeChoice> recompute = ChooseRecomputeOfPlan(loaded.deck, ranks, nullptr);
-  if (recompute) loaded.deck = recompute->deck;
+  const std::optional<MemoryChoice> memory = ChooseMemoryOfPlan(loaded.deck, ranks, nullptr);
+  if (memory) loaded.deck = memory->deck;
   if (options.passes) {
     PrintPasses(loaded.deck, ranks);
     return static_cast<int>(ExitStatus::kDone);
@@ -332,9 +332,9 @@ int PlanCommand(const PlanOptions& options) {
   const WorldPlan plan = PlanWorld(loaded.deck, ranks);
   const int64_t staging_bytes = LargestStaging(plan.training);
   nlohmann::ordered_json json = PlanJson(plan, staging_bytes);
-  if (recompute) json["recompute"] = RecomputeJson(*recompute);
+  if (memory) json.update(MemoryChoiceJson(*memory));
   WriteOutput(options.json, json.dump(1) + "\n");
-  PrintPlan(options, plan, recompute, staging_bytes, device, counted.words);
+  PrintPlan(options, plan, memory, staging_bytes, device, counted.words);
   return static_cast<int>(ExitStatus::kDone);
 }
 

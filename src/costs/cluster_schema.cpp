@@ -130,6 +130,8 @@ std::vector<ClusterKey> HostAndFailures() {
      "Memory of the host, which the copies of all ranks of a node share, both ways, bytes per us; 0: no limit."},
     {"host", "copy_us", FIELD(host.copy_us), kOptional, Overhead(),
      "Start of a copy to or from the host, us."},
+    {"host", "memory_bytes", FIELD(host.memory_bytes), kOptional, ReservedBytes(),
+     "Memory of a node for what its ranks keep on the host, all together; 0: no limit."},
 
     {"storage", "node_bytes_per_us", FIELD(storage.node_bytes_per_us), kOptional, RateOrNone(),
      "Writes of one node to the storage of checkpoints, bytes per us (= MB/s); 0: unknown."},

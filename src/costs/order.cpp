@@ -31,6 +31,9 @@ class TimesOfFile : public OpTimes {
     const GroupPlace place = PlaceOf(mesh, op.Axes(), {}, cluster.NearRanks());
     return costs_.Collective(op.kind, WireBytes(graph, op, mesh, {}), place).us + costs_.PackingUs(local);
   }
+  double HostCopy(OpKind kind, int64_t bytes, int ranks) const override {
+    return costs_.HostCopy(kind, bytes, std::min(costs_.cluster().ranks_per_node, ranks)).beside_us;
+  }
   std::string Origin() const override { return origin_; }
 
  private:
@@ -40,14 +43,17 @@ class TimesOfFile : public OpTimes {
 
 }  // namespace
 
+std::shared_ptr<const OpTimes> TimesOf(const Cluster& cluster, const std::string& path) {
+  const std::string text = ToText(cluster);
+  return std::make_shared<TimesOfFile>(cluster,
+                                       fmt::format("{} (checksum {:08x})", path, Crc32c(text.data(), text.size())));
+}
+
 void ReadCosts(Deck& deck) {
   deck.times = nullptr;
   if (deck.run.costs.empty()) return;
   try {
-    Cluster cluster = LoadCluster(deck.run.costs);
-    const std::string text = ToText(cluster);
-    deck.times = std::make_shared<TimesOfFile>(
-        std::move(cluster), fmt::format("{} (checksum {:08x})", deck.run.costs, Crc32c(text.data(), text.size())));
+    deck.times = TimesOf(LoadCluster(deck.run.costs), deck.run.costs);
   } catch (const UserError& error) {
     std::vector<std::string> messages = error.messages();
     for (std::string& message : messages) message = "run.costs: " + message;

@@ -36,7 +36,7 @@ std::string NoShardedParameters(const Deck& d) {
 
 std::string NothingComesAhead(const Deck& d) {
   const std::string reason = NoShardedParameters(d);
-  return d.offload.parameters > 0 || reason.empty() ? "" : reason + ", and offload.parameters is 0";
+  return d.offload.parameters != 0 || reason.empty() ? "" : reason + ", and offload.parameters is 0";
 }
 
 std::string NoGroups(const Deck& d) {
@@ -47,8 +47,8 @@ std::string NoGroups(const Deck& d) {
 }
 
 std::string ChoosesNothing(const Deck& d) {
-  return When(d.recompute.mode != RecomputeMode::kAuto,
-              fmt::format("recompute.mode = \"{}\" chooses nothing", DeckName(d.recompute.mode)));
+  return When(!LeavesMemoryOpen(d),
+              fmt::format("recompute.mode = \"{}\" and [offload] choose nothing", DeckName(d.recompute.mode)));
 }
 
 std::string FullAnyway(const Deck& d) {
@@ -121,7 +121,9 @@ std::string NeverSleeps(const Deck& d) {
   return When(d.run.device != RunDevice::kSleep, "run.device is not \"sleep\"");
 }
 std::string NothingFollowsTimes(const Deck& d) {
-  return When(!FollowsTimes(d), "no strips of tp, messages of cp, shared experts or joint jobs are put in order");
+  return When(
+      !FollowsTimes(d),
+      "no strips of tp, messages of cp, shared experts, joint jobs or activations on the host are put in order");
 }
 std::string NoMuon(const Deck& d) {
   return When(d.optimizer.name != OptimizerName::kMuon, "optimizer.name is not \"muon\"");
@@ -387,12 +389,22 @@ bool IsTrial(const LoadedDeck& loaded) {
 
 }  // namespace
 
+bool LeavesOffloadOpen(const Deck& deck) {
+  const Deck::Offload& o = deck.offload;
+  return o.optimizer == kAutoShare || o.activations == kAutoShare || o.parameters == kAutoShare ||
+         o.gradients == kAutoShare;
+}
+
+bool LeavesMemoryOpen(const Deck& deck) {
+  return deck.recompute.mode == RecomputeMode::kAuto || LeavesOffloadOpen(deck);
+}
+
 bool FollowsTimes(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const Deck::Overlap& o = deck.overlap;
   return (p.tp > 1 && o.tensor_strips != 1) || (p.cp > 1 && o.context) || (p.ep > 1 && o.experts) ||
-         (o.interleave && TraitsOf(deck.pipeline.schedule).has_joint_jobs) ||
-         deck.recompute.mode == RecomputeMode::kAuto;
+         (o.interleave && TraitsOf(deck.pipeline.schedule).has_joint_jobs) || LeavesMemoryOpen(deck) ||
+         deck.offload.activations > 0 || !deck.offload.layers.empty();
 }
 
 std::vector<std::string> SettingsWithoutEffect(const LoadedDeck& loaded) {

@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMaxNumber = 1'000'000;
+constexpr int64_t kMaxNumber = 1'000'000;  // of a layer
 
 std::string_view Trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t");
@@ -60,27 +60,6 @@ std::string ReadWhat(std::string_view text, LayerRecompute& what) {
   return "";
 }
 
-/// Reads "first 4", "every 2" or "0-3, 8"; returns what is wrong, or "".
-std::string ReadWhich(std::string_view text, RecomputeRule& rule) {
-  for (const auto& [word, which] : {std::pair(std::string_view("first "), RecomputeRule::Which::kFirst),
-                                    std::pair(std::string_view("every "), RecomputeRule::Which::kEvery)}) {
-    if (!text.starts_with(word)) continue;
-    const auto number = LayerNumberOf(Trimmed(text.substr(word.size())));
-    if (!number || *number < 1) return fmt::format("\"{}\" has no number of layers", text);
-    rule.which = which;
-    rule.number = *number;
-    return "";
-  }
-  for (std::string_view part : SplitAt(text, ',')) {
-    const size_t dash = part.find('-');
-    const auto first = LayerNumberOf(Trimmed(part.substr(0, dash)));
-    const auto last = dash == part.npos ? first : LayerNumberOf(Trimmed(part.substr(dash + 1)));
-    if (!first || !last || *last < *first) return fmt::format("\"{}\" is no layer and no range of layers", part);
-    rule.ranges.emplace_back(*first, *last);
-  }
-  return "";
-}
-
 }  // namespace
 
 std::string ToString(const LayerRecompute& what) {
@@ -91,7 +70,7 @@ std::string ToString(const LayerRecompute& what) {
   return fmt::format("{}", fmt::join(words, "+"));
 }
 
-bool RecomputeRule::Names(int64_t layer, int64_t place) const {
+bool LayerSet::Names(int64_t layer, int64_t place) const {
   switch (which) {
     case Which::kFirst:
       return place < number;
@@ -100,18 +79,56 @@ bool RecomputeRule::Names(int64_t layer, int64_t place) const {
     case Which::kListed:
       return std::ranges::any_of(ranges, [&](const auto& r) { return r.first <= layer && layer <= r.second; });
   }
-  CHECK(false, "a rule of recompute.layers names layers in no known way");
+  CHECK(false, "a set of layers names them in no known way");
 }
 
-ParsedRecomputeRule ParseRecomputeRule(std::string_view entry) {
+ParsedLayerSet ParseLayerSet(std::string_view text, int64_t layers) {
+  LayerSet set;
+  for (const auto& [word, which] :
+       {std::pair(std::string_view("first "), LayerSet::Which::kFirst), {"every ", LayerSet::Which::kEvery}}) {
+    if (!text.starts_with(word)) continue;
+    const auto number = LayerNumberOf(Trimmed(text.substr(word.size())));
+    if (!number || *number < 1) return {{}, fmt::format("\"{}\" has no number of layers", text)};
+    set.which = which;
+    set.number = *number;
+    return {set, ""};
+  }
+  for (std::string_view part : SplitAt(text, ',')) {
+    const size_t dash = part.find('-');
+    const auto first = LayerNumberOf(Trimmed(part.substr(0, dash)));
+    const auto last = dash == part.npos ? first : LayerNumberOf(Trimmed(part.substr(dash + 1)));
+    if (!first || !last || *last < *first) return {{}, fmt::format("\"{}\" is no layer and no range of layers", part)};
+    if (*last >= layers) return {{}, fmt::format("there is no layer {} (allowed: 0 to {})", *last, layers - 1)};
+    set.ranges.emplace_back(*first, *last);
+  }
+  return {set, ""};
+}
+
+std::string LayerRanges(const std::vector<int>& layers) {
+  std::string text;
+  for (size_t i = 0; i < layers.size();) {
+    size_t end = i + 1;
+    while (end < layers.size() && layers[end] == layers[end - 1] + 1) ++end;
+    if (!text.empty()) text += ", ";
+    text += end - i > 1 ? fmt::format("{}-{}", layers[i], layers[end - 1]) : fmt::format("{}", layers[i]);
+    i = end;
+  }
+  return text;
+}
+
+ParsedRecomputeRule ParseRecomputeRule(std::string_view entry, int64_t layers) {
   ParsedRecomputeRule parsed;
   const size_t colon = entry.find(':');
   if (colon == entry.npos)
     parsed.fault = "there is no colon";
   else
     parsed.fault = ReadWhat(Trimmed(entry.substr(0, colon)), parsed.rule.what);
-  if (parsed.fault.empty()) parsed.fault = ReadWhich(Trimmed(entry.substr(colon + 1)), parsed.rule);
-  if (!parsed.fault.empty())
+  if (parsed.fault.empty()) {
+    ParsedLayerSet set = ParseLayerSet(Trimmed(entry.substr(colon + 1)), layers);
+    parsed.rule.layers = std::move(set.set);
+    parsed.fault = std::move(set.fault);
+  }
+  if (!parsed.fault.empty() && !parsed.fault.starts_with("there is no layer"))
     parsed.fault += fmt::format(
         " (allowed: \"WHAT: LAYERS\", such as \"full: first 4\", \"norm+mlp: every 2\" or \"none: 0-3, 8\"; WHAT: {}, "
         "{})",
@@ -127,11 +144,11 @@ RecomputePlan::RecomputePlan(const Deck::Recompute& recompute) {
     CHECK(op, "recompute.ops names \"{}\"", name);
     others_.ops.Add(*op);
   }
-  for (const std::string& entry : recompute.layers) rules_.push_back(ParseRecomputeRule(entry).rule);
+  for (const std::string& entry : recompute.layers) rules_.push_back(ParseRecomputeRule(entry, kMaxNumber).rule);
 }
 
 const LayerRecompute& RecomputePlan::Of(int64_t layer, int64_t place) const {
-  const auto rule = std::ranges::find_if(rules_, [&](const RecomputeRule& r) { return r.Names(layer, place); });
+  const auto rule = std::ranges::find_if(rules_, [&](const RecomputeRule& r) { return r.layers.Names(layer, place); });
   return rule == rules_.end() ? others_ : rule->what;
 }
 

@@ -327,15 +327,17 @@ std::string AutoChoosesAlone(const Deck& deck) {
 }
 
 std::string RulesNameLayers(const Deck& deck) {
-  for (const std::string& entry : deck.recompute.layers) {
-    const ParsedRecomputeRule parsed = ParseRecomputeRule(entry);
-    if (!parsed.fault.empty()) return fmt::format("in \"{}\" {}", entry, parsed.fault);
-    for (const auto& [first, last] : parsed.rule.ranges)
-      if (last >= deck.model.AllLayers())
-        return fmt::format("in \"{}\" there is no layer {} (allowed: 0 to {})", entry, last,
-                           deck.model.AllLayers() - 1);
-  }
+  for (const std::string& entry : deck.recompute.layers)
+    if (const std::string fault = ParseRecomputeRule(entry, deck.model.AllLayers()).fault; !fault.empty())
+      return fmt::format("in \"{}\" {}", entry, fault);
   return "";
+}
+
+std::string OffloadNamesLayers(const Deck& deck) {
+  const Deck::Offload& o = deck.offload;
+  if (o.layers.empty()) return "";
+  if (o.activations != 0) return "names layers in place of the share offload.activations (leave one of them out)";
+  return ParseLayerSet(o.layers, deck.model.AllLayers()).fault;
 }
 
 std::string TraceIsARange(const Deck& deck) {
@@ -434,6 +436,7 @@ const std::vector<Relation>& DeckRelations() {
       {{"optimizer.groups"}, GroupsAreWellFormed},
       {{"recompute.mode", "recompute.ops", "recompute.layers"}, AutoChoosesAlone},
       {{"recompute.layers", "model.layers"}, RulesNameLayers},
+      {{"offload.layers", "offload.activations", "model.layers"}, OffloadNamesLayers},
       {{"run.time_limit"}, TimeLimitIsATime},
       {{"run.stop_margin_s"}, StopMarginIsATime},
       {{"report.trace"}, TraceIsARange},

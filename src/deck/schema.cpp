@@ -30,7 +30,7 @@ constexpr double kMaxOutsideBytes = 1e12;  // more than any GPU has
 Allowed Count() { return Between(1, kMaxInt); }
 Allowed CountOrZero() { return Between(0, kMaxInt); }
 Allowed Fraction() { return {.min = 0, .max = 0.9999999}; }  // the next larger fp32 is 1
-Allowed ShareOfState() { return {.min = 0, .max = 1, .words = {{"none", 0}, {"all", 1}}}; }
+Allowed ShareOfState() { return {.min = 0, .max = 1, .words = {{"none", 0}, {"all", 1}, {"auto", kAutoShare}}}; }
 Allowed Paths() { return {.paths = true}; }
 Allowed Path() { return {.path = true}; }
 
@@ -403,18 +403,23 @@ std::vector<DeckKey> Rows() {
      "mode, ops, or both, joined by +. LAYERS: first N or every N (each N-th) of the layers of each pipeline stage, or "
      "layers of the model from 0, such as 0-3, 8."},
     {"recompute", "budget", FIELD(recompute.budget), 0, Between(0, kMaxBudget),
-     "Bytes of a rank that mode = \"auto\" may plan: its peak is at most this. 0: what a rank has when a run starts, "
-     "or what the device of a cluster file has, less what it reserves."},
+     "Bytes of a rank that mode = \"auto\" and keys of [offload] that are \"auto\" may plan: its peak is at most this. "
+     "0: what a rank has when a run starts, or what the device of a cluster file has, less what it reserves."},
     {"recompute", "regather", CHOICE(recompute.regather), "auto", OneOf<Regather>(),
      "When zero = 3 gathers parameters: auto and always: for the forward and again for the backward of every layer and "
      "microbatch; never: once per step, which takes the memory of zero = 2."},
 
     {"offload", "optimizer", FIELD(offload.optimizer), 0.0, ShareOfState(),
      "Share of the optimizer's state that is kept in the memory of the host: moments, and fp32 masters of weights that "
-     "are computed in another type. It passes through the device during the update, in chunks; no bit changes."},
+     "are computed in another type. It passes through the device during the update, in chunks; no bit changes. auto, "
+     "here and below: the share with which the step is shortest of those that fit (recompute.budget, device_bytes)."},
     {"offload", "activations", FIELD(offload.activations), 0.0, ShareOfState(),
      "Share of what forward keeps for backward that waits in the memory of the host meanwhile: that of the layers of a "
-     "chunk with which forward begins. The last layer of each chunk keeps its own. No bit changes."},
+     "chunk with which forward begins. The last layer of each chunk keeps its own. No bit changes. auto: chooses "
+     "layers."},
+    {"offload", "layers", FIELD(offload.layers), "", Any(),
+     "Layers whose activations wait on the host, in place of a share: first N or every N (each N-th) of the layers of "
+     "each pipeline stage, or layers of the model from 0, such as 0-3, 8."},
     {"offload", "parameters", FIELD(offload.parameters), 0.0, ShareOfState(),
      "Share of the weights that is kept in the memory of the host, in the type in which they are computed: that of "
      "whole layers, spread over each chunk. They come in for the forward of a layer and again for its backward, a "

@@ -42,6 +42,7 @@ std::string Quoted(const std::vector<std::string_view>& choices) {
 }
 
 bool InBounds(double x, const Allowed& a) {
+  if (std::ranges::any_of(a.words, [&](const auto& word) { return word.second == x; })) return true;
   return (a.or_zero && x == 0) || ((a.above_min ? x > a.min : x >= a.min) && (a.below_max ? x < a.max : x <= a.max));
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 /// The latency is about 6 us.
 constexpr double kRoughLatency = 5e9;
-constexpr double kPerMemoryByte = 200, kPerNodeByte = 2000, kPerNetworkByte = 10'000, kPerHostByte = 10'000;
+constexpr double kPerMemoryByte = 200, kPerNodeByte = 2000, kPerNetworkByte = 10'000, kPerHostByte = 15'000;
 
 double CollectiveTime(const LocalOp& local, const Mesh& mesh) {
   const AxisSet axes = local.op.Axes();
@@ -34,6 +34,7 @@ double RoughTime(const Graph& graph, const Op& op, const Mesh& mesh) {
 class Rough : public OpTimes {
  public:
   double Of(const Graph& graph, const Op& op, const Mesh& mesh) const override { return RoughTime(graph, op, mesh); }
+  double HostCopy(OpKind, int64_t bytes, int) const override { return kRoughLatency + kPerHostByte * double(bytes); }
   std::string Origin() const override { return "rough times"; }
 };
 

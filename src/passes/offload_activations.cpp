@@ -8,18 +8,24 @@
 //   B  dx = grad(dy, x)   layer 1           B  dy = grad(dz, y)
 //                                           B  dx = grad(dy, staged/x)
 //
-// The layer of a chunk with which backward begins keeps its values: they would come back at once. A fraction takes the
-// layers with which forward begins, since their values wait longest. Copies change no bit.
+// They come back earlier if that layer is too short to hide the copy (ops/op_times.hpp), and other copies leave the
+// lane free. The layer of a chunk with which backward begins keeps its values: they would come back at once. A fraction
+// takes the layers with which forward begins, since their values wait longest. offload.layers names layers in place of
+// a share. Copies change no bit.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <ranges>
 #include <set>
 
+#include "espalier/deck/recompute.hpp"
 #include "espalier/graph/local_range.hpp"
 #include "espalier/graph/provenance.hpp"
 #include "espalier/graph/rewriter.hpp"
 #include "espalier/graph/uses.hpp"
+#include "espalier/ops/op_times.hpp"
 #include "espalier/passes/pipeline.hpp"
+#include "espalier/util/error.hpp"
 
 namespace espalier {
 namespace {
@@ -28,11 +34,17 @@ bool IsBackward(const Op& op) { return op.role == Role::kB || op.role == Role::k
 
 class ActivationMover {
  public:
-  ActivationMover(Graph& graph, const Mesh& mesh, double share)
-      : graph_(graph), mesh_(mesh), share_(share), uses_(graph) {}
+  ActivationMover(Graph& graph, const PassContext& context)
+      : graph_(graph),
+        mesh_(context.mesh),
+        stage_of_chunk_(context.stage_of_chunk),
+        offload_(context.deck.offload),
+        times_(TimesOf(context.deck)),
+        uses_(graph) {}
 
   void Run() {
     FindLayers();
+    FindNamed();
     for (size_t v = 0; v < graph_.values.size(); ++v) Consider(static_cast<int>(v));
     for (const auto& [chunk, groups] : groups_) Choose(groups);
     if (leaving_.empty()) return;
@@ -60,6 +72,21 @@ class ActivationMover {
       const auto known = [&](int start) { return graph_.op(start).layer == op.layer; };
       if (std::ranges::none_of(starts, known)) starts.push_back(i);
     }
+  }
+
+  /// The layers of offload.layers. Layers of the graph count from 1: 0 is the embedding, and the last is the head.
+  void FindNamed() {
+    if (offload_.layers.empty()) return;
+    const LayerSet set = ParseLayerSet(offload_.layers, std::numeric_limits<int64_t>::max()).set;
+    int head = 0;
+    std::map<int, int> stage_of;  // ascending: the layers of a stage in order
+    for (const Op& op : graph_.ops) head = std::max(head, op.layer);
+    for (const Op& op : graph_.ops)
+      if (op.role == Role::kF && op.layer > 0 && op.layer < head && op.chunk >= 0)
+        stage_of.try_emplace(op.layer, stage_of_chunk_[static_cast<size_t>(op.chunk)]);
+    std::map<int, int> places;  // by stage: layers so far
+    for (const auto& [layer, stage] : stage_of)
+      if (set.Names(layer - 1, places[stage]++)) named_.insert(layer);
   }
 
   void Consider(int value) {
@@ -94,10 +121,11 @@ class ActivationMover {
     g.values.push_back(value);
     g.last_forward = std::max(g.last_forward, last_forward);
     g.returning[role].push_back(value);
-    g.bytes += static_cast<double>(LocalVolume(v.type, mesh_, {}) * SizeOf(v.type.dtype));
+    g.bytes += static_cast<double>(BytesOf(value));
   }
 
-  /// Takes whole groups, the last of backward first, up to the share of all but the first of backward.
+  /// Takes whole groups, the last of backward first: those that offload.layers names, or up to the share of all but the
+  /// first of backward.
   void Choose(const Groups& groups) {
     std::vector<const Group*> in_backward;
     for (const auto& [layer, group] : groups) in_backward.push_back(&group);
@@ -106,20 +134,45 @@ class ActivationMover {
     double all = 0, taken = 0;
     for (const Group* group : others) all += group->bytes;
     for (const Group* group : others | std::views::reverse) {
-      if (taken + group->bytes / 2 > share_ * all) break;
+      const bool of_share = taken + group->bytes / 2 <= offload_.activations * all;
+      if (!named_.contains(group->layer) && !(of_share && offload_.layers.empty())) continue;
       taken += group->bytes;
       leaving_[group->last_forward].push_back(group);
-      for (const auto& [role, values] : group->returning)
-        coming_[AnchorOf(*group, role, values)].push_back({group, role});
       moved_.insert(group->values.begin(), group->values.end());
     }
+    std::map<Role, int> before;  // the layer whose values come back before, by the role of their copy
+    for (const Group* group : others)
+      if (moved_.contains(group->values[0]))
+        for (const auto& [role, values] : group->returning) {
+          coming_[AnchorOf(*group, role, values, before)].push_back({group, role});
+          before[role] = group->layer;
+        }
   }
 
-  /// The first op of the layer before the one that reads these values, in its role; the op itself if there is none.
-  int AnchorOf(const Group& group, Role role, const std::vector<int>& values) const {
+  /// The first op of a layer before the one that reads these values, in its role: of the nearest from which on kernels
+  /// hide the copy, but not before the layer whose values come back `before`. The op itself if there is none.
+  int AnchorOf(const Group& group, Role role, const std::vector<int>& values, const std::map<Role, int>& before) const {
     const std::vector<int>& starts = starts_.at({graph_.value(values[0]).chunk, role});
-    const auto own = std::ranges::find_if(starts, [&](int start) { return graph_.op(start).layer == group.layer; });
-    return own == starts.begin() ? *own : *std::prev(own);
+    const auto layer_at = [&](size_t place) { return graph_.op(starts[place]).layer; };
+    size_t place = 0;
+    while (layer_at(place) != group.layer) ++place;
+    int64_t bytes = 0;
+    for (int value : values) bytes += BytesOf(value);
+    double left =
+        times_.HostCopy(OpKind::kCopyIn, bytes, mesh_.Ranks()) - times_.HostCopy(OpKind::kCopyIn, 0, mesh_.Ranks());
+    for (bool one = false; place > 0 && (!one || left > 0); one = true) {
+      --place;
+      for (int i = starts[place]; i < starts[place + 1]; ++i)
+        if (graph_.op(i).role == role && graph_.op(i).layer == layer_at(place))
+          left -= times_.Of(graph_, graph_.op(i), mesh_);
+      const auto found = before.find(role);
+      if (found != before.end() && layer_at(place) == found->second) break;
+    }
+    return starts[place];
+  }
+  int64_t BytesOf(int value) const {
+    const Type& type = graph_.value(value).type;
+    return LocalVolume(type, mesh_, {}) * SizeOf(type.dtype);
   }
 
   void Move() {
@@ -171,20 +224,25 @@ class ActivationMover {
 
   Graph& graph_;
   const Mesh& mesh_;
-  const double share_;
+  const std::vector<int>& stage_of_chunk_;
+  const Deck::Offload& offload_;
+  const OpTimes& times_;
   const Uses uses_;
   std::map<std::pair<int, Role>, std::vector<int>> starts_;
   std::map<int, Groups> groups_;                      // by chunk
   std::map<int, std::vector<const Group*>> leaving_;  // by op: groups that leave after it
   std::map<int, std::vector<Return>> coming_;         // by op: groups that come before it
   std::set<int> moved_;
+  std::set<int> named_;  // layers of the graph
 };
 
 }  // namespace
 
 void OffloadActivations(Graph& graph, const PassContext& context) {
-  const double share = context.deck.offload.activations;
-  if (share > 0 && HasBackward(context.purpose)) ActivationMover(graph, context.mesh, share).Run();
+  const Deck::Offload& offload = context.deck.offload;
+  CHECK(offload.activations != kAutoShare, "offload.activations = \"auto\" has not been resolved");
+  if ((offload.activations > 0 || !offload.layers.empty()) && HasBackward(context.purpose))
+    ActivationMover(graph, context).Run();
 }
 
 }  // namespace espalier

@@ -11,7 +11,7 @@
 #include "espalier/train/choose_device.hpp"
 #include "train/reporting/peak.hpp"
 #include "train/run_files.hpp"
-#include "train/startup/recompute.hpp"
+#include "train/startup/memory_choice.hpp"
 #include "train/state/init_from.hpp"
 #include "train/state/initialize_weights.hpp"
 
@@ -59,7 +59,7 @@ Run SetUp(const RunOptions& options, std::string faults, Start& start, World& wo
 
   // Programs and their memory, while rank 0 checks in the background that the programs of all ranks fit together.
   log.SetActivity("compiling the programs");
-  const Deck compiled = WithChosenRecompute(start.loaded.deck, world, device);
+  const Deck compiled = WithChosenMemory(start.loaded.deck, world, device);
   auto& world_check = parts.Make<WorldCheck>(compiled, device.Kind(), world);
   const auto& programs = parts.Make<Programs>(compiled, world, mpi, device);
   const InstructionTimes* instruction_times = nullptr;

@@ -60,10 +60,11 @@ Deck WithLayout(const Deck& deck, const Layout& layout, const std::vector<int64_
 
 const std::vector<std::string_view>& SearchedKeys() {
   static const std::vector<std::string_view> keys = {
-      "parallel.pp",      "parallel.dp_replicate", "parallel.dp_shard", "parallel.cp",      "parallel.tp",
-      "parallel.ep",      "parallel.zero",         "parallel.reduce",   "parallel.context", "pipeline.schedule",
-      "pipeline.chunks",  "pipeline.split",        "batch.micro",       "recompute.mode",   "recompute.regather",
-      "overlap.prefetch", "overlap.interleave"};
+      "parallel.pp",       "parallel.dp_replicate", "parallel.dp_shard",   "parallel.cp",      "parallel.tp",
+      "parallel.ep",       "parallel.zero",         "parallel.reduce",     "parallel.context", "pipeline.schedule",
+      "pipeline.chunks",   "pipeline.split",        "batch.micro",         "recompute.mode",   "recompute.regather",
+      "recompute.layers",  "offload.optimizer",     "offload.activations", "offload.layers",   "offload.parameters",
+      "offload.gradients", "overlap.prefetch",      "overlap.interleave"};
   return keys;
 }
 

@@ -74,8 +74,11 @@ class NearestMisses {
   NearestMisses(const Deck& deck, int ranks, int64_t memory_bytes)
       : deck_(deck), ranks_(ranks), memory_bytes_(memory_bytes) {
     const Deck::Parallel& p = deck.parallel;
-    // It does not fit even with everything recomputed.
+    // It does not fit even with everything recomputed and moved.
     if (deck_.recompute.mode == RecomputeMode::kAuto) deck_.recompute.mode = RecomputeMode::kFull;
+    for (double* share :
+         {&deck_.offload.optimizer, &deck_.offload.activations, &deck_.offload.parameters, &deck_.offload.gradients})
+      if (*share == kAutoShare) *share = 1;
     if (p.dp_shard == -1) deck_.parallel.dp_shard = ranks / (p.pp * p.dp_replicate * p.cp * p.tp);
   }
 

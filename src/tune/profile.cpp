@@ -43,6 +43,7 @@ Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   changed.pipeline.split.clear();
   changed.offload.optimizer = changed.offload.activations = 0;
   changed.offload.parameters = changed.offload.gradients = 0;
+  changed.offload.layers.clear();
   changed.model = WithLayersOf(deck.model, kind, kLayers);
   if (kind != KindOf(deck.model, deck.model.layers)) changed.model.mtp_layers = 0;
   return WithSequences(std::move(changed), layout.micro * small.dp_shard);
@@ -246,6 +247,7 @@ void ReadWork(const Example& example, LayerProfile& profile) {
       if (const std::optional<Part> part = example.PartOf(op.layer)) {
         const double work = times.Of(graph, op, example.c.mesh);
         profile.work[*part] += work;
+        if (op.role == Role::kF) profile.forward_work[*part] += work;
         if (!IsCommunication(op.kind)) profile.kernel_work[*part] += work;
       }
 }
@@ -281,17 +283,17 @@ void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile
   if (example.has_ends) profile.step_us_per_element = elements > 0 ? step_us / static_cast<double>(elements) : 0;
 }
 
-/// The least memory of a device leaves out all that may be on the host.
+/// The least memory of a device leaves out all that is or may be on the host.
 void LeaveOutOffloaded(const Deck& deck, LayerProfile& profile) {
   const bool in_fp32 = deck.precision.compute == Dtype::kF32;  // forward reads masters
   for (PartMemory& memory : profile.memory) {
-    if (deck.offload.activations > 0) memory.kept = memory.kept_for_w = 0;
+    if (deck.offload.activations != 0 || !deck.offload.layers.empty()) memory.kept = memory.kept_for_w = 0;
     for (ParameterShape& parameter : memory.parameters) {
-      if (deck.offload.optimizer > 0) parameter.state_bytes.resize(in_fp32 ? 1 : 0);
-      if (deck.offload.parameters > 0 && in_fp32) parameter.state_bytes.erase(parameter.state_bytes.begin());
+      if (deck.offload.optimizer != 0) parameter.state_bytes.resize(in_fp32 ? 1 : 0);
+      if (deck.offload.parameters != 0 && in_fp32) parameter.state_bytes.erase(parameter.state_bytes.begin());
     }
   }
-  if (deck.offload.parameters > 0) profile.copies_weights = false;
+  if (deck.offload.parameters != 0) profile.copies_weights = false;
   profile.keeps_gradients = deck.offload.gradients == 0;
 }
 

@@ -62,6 +62,7 @@ struct LayerProfile {
         backward(parts),
         w_us(parts),
         work(parts),
+        forward_work(parts),
         kernel_work(parts),
         instructions(parts) {}
 
@@ -69,6 +70,7 @@ struct LayerProfile {
   ByPart<PartTime> forward, backward;  ///< backward includes W
   ByPart<double> w_us;                 ///< of W's kernels
   ByPart<double> work;                 ///< time of a microbatch's ops, forward and backward (TimesOf)
+  ByPart<double> forward_work;         ///< of that, forward
   ByPart<double> kernel_work;          ///< the same without messages
   int64_t prepared = 0;                ///< step values that all parts share (rope table)
   int64_t stream_bytes = 0;            ///< a microbatch's residual stream: the message between stages

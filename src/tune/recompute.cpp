@@ -1,7 +1,8 @@
-// A stage walks a path from nothing to everything, layer by layer. Profiles of single layers (recompute_options.hpp)
-// and the microbatches in flight predict what is live at each moment of the schedule; the next step of the path lowers
-// the highest of them by the most bytes per work, and of equal layers it takes the first: backward reaches it last, so
-// what it makes again is live when others are gone. A stage stops as early as fits. How far that is, profiles only
+// A stage walks a path from nothing to everything, layer by layer: what is computed again, what waits on the host.
+// Profiles of single layers (recompute_options.hpp) and the microbatches in flight predict what is live at each moment
+// of the schedule; the next step of the path lowers the highest of them by the most bytes per added time, and of equal
+// layers it takes the first: backward reaches it last, so what it makes again is live when others are gone. Copies add
+// no time while the stage's kernels hide them. A stage stops as early as fits. How far that is, profiles only
 // promise: the program of the whole model is compiled at that place, and its exact peak says how wrong they are. All
 // stages move at once, so a few compilations find the places of all.
 #include "espalier/tune/recompute.hpp"
@@ -17,6 +18,7 @@
 
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/model/layer_kinds.hpp"
+#include "espalier/ops/op_times.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/tune/tune.hpp"
 #include "espalier/util/error.hpp"
@@ -35,8 +37,10 @@ constexpr double kEnough = 0.001;  // a place that would save less of a stage's 
 struct LayerOfStage {
   int number = 0;  ///< from 0
   Part part = kFirstKind;
-  size_t chunk = 0;   ///< index among the chunks of the stage
-  bool last = false;  ///< of its chunk
+  size_t chunk = 0;                          ///< index among the chunks of the stage
+  bool last = false;                         ///< of its chunk
+  bool may_leave = true;                     ///< its values may wait on the host: backward does not begin with them
+  std::optional<LayerRecompute> fixed = {};  ///< what it computes again, if the deck says so
 };
 
 /// The stage as profiles predict it, for an option of each layer.
@@ -45,37 +49,54 @@ class StageModel {
   StageModel(std::vector<LayerOfStage> layers, const StageFlights& flights, RecomputeOptions& options)
       : layers_(std::move(layers)), flights_(flights), chosen_(layers_.size()), live_(flights.moments.size()) {
     for (const LayerOfStage& layer : layers_) {
-      options_.push_back(&options.Of(layer.part));
-      Add(options_.size() - 1, options_.back()->front(), +1, live_);
+      options_.push_back(options.Of(layer.part, layer.fixed, layer.may_leave));
+      Add(options_.size() - 1, options_.back().front(), +1, live_);
+      times_.Add(options_.back().front(), +1);
     }
   }
 
   const std::vector<LayerOfStage>& Layers() const { return layers_; }
-  const std::vector<size_t>& Chosen() const { return chosen_; }
-  const RecomputeOption& OptionOf(size_t layer) const { return (*options_[layer])[chosen_[layer]]; }
+  const RecomputeOption& OptionOf(size_t layer) const { return options_[layer][chosen_[layer]]; }
   /// Bytes of activations at the highest moment.
   double Peak() const { return *std::ranges::max_element(live_); }
   /// The same if all layers had this option.
-  double PeakOf(const LayerRecompute& uniform, RecomputeOptions& options) const {
+  double PeakOf(const LayerChoice& uniform, RecomputeOptions& options) const {
     std::vector<double> live(live_.size());
-    for (size_t l = 0; l < layers_.size(); ++l) Add(l, options.Option(layers_[l].part, uniform), +1, live);
+    for (size_t l = 0; l < layers_.size(); ++l) Add(l, options.Option(layers_[l].part, For(l, uniform)), +1, live);
     return *std::ranges::max_element(live);
+  }
+  /// Time that is added to the work of the stage's layers if all had this option.
+  double AddedBy(const LayerChoice& uniform, RecomputeOptions& options) const {
+    Times now, none;
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      now.Add(options.Option(layers_[l].part, For(l, uniform)), +1);
+      none.Add(options_[l].front(), +1);
+    }
+    return now.Total() - none.Total();
+  }
+  /// The option for all layers, as a layer can have it.
+  LayerChoice For(size_t l, LayerChoice uniform) const {
+    uniform.offload = uniform.offload && layers_[l].may_leave;
+    return uniform;
   }
 
   /// Takes the step that lowers the peak by the most bytes per work; returns the work, or nothing if none lowers it.
   std::optional<double> Step() {
     std::optional<double> best;  // work per byte
     size_t best_layer = 0, best_option = 0;
-    std::set<std::tuple<Part, size_t, bool, size_t>> seen;
-    const double now = Height(live_);
+    std::set<std::tuple<Part, size_t, bool, LayerChoice>> seen;
+    const double now = Height(live_), before = times_.Total();
     for (size_t l = 0; l < layers_.size(); ++l) {
       const LayerOfStage& layer = layers_[l];
-      if (!seen.emplace(layer.part, layer.chunk, layer.last, chosen_[l]).second) continue;
-      for (size_t o = 0; o < options_[l]->size(); ++o) {
+      if (!seen.emplace(layer.part, layer.chunk, layer.last, OptionOf(l).choice).second) continue;
+      for (size_t o = 0; o < options_[l].size(); ++o) {
         std::vector<double> live = live_;
         Add(l, OptionOf(l), -1, live);
-        Add(l, (*options_[l])[o], +1, live);
-        const double saved = now - Height(live), work = (*options_[l])[o].work - OptionOf(l).work;
+        Add(l, options_[l][o], +1, live);
+        Times times = times_;
+        times.Add(OptionOf(l), -1);
+        times.Add(options_[l][o], +1);
+        const double saved = now - Height(live), work = times.Total() - before;
         if (saved <= kLeastSaved * now) continue;
         // Without more work: the most bytes.
         const double price = work > 0 ? work / saved : -saved;
@@ -83,16 +104,49 @@ class StageModel {
       }
     }
     if (!best) return std::nullopt;
-    const double before = OptionOf(best_layer).work;
-    Add(best_layer, OptionOf(best_layer), -1, live_);
-    chosen_[best_layer] = best_option;
-    Add(best_layer, OptionOf(best_layer), +1, live_);
-    return OptionOf(best_layer).work - before;
+    if (options_[best_layer][best_option].choice.offload) best_layer = Spaced(best_layer, best_option);
+    for (const double sign : {-1.0, +1.0}) {
+      Add(best_layer, OptionOf(best_layer), sign, live_);
+      times_.Add(OptionOf(best_layer), sign);
+      chosen_[best_layer] = best_option;
+    }
+    return times_.Total() - before;
   }
 
  private:
   static constexpr double kLeastSaved = 1e-9, kPower = 16;
 
+  /// Of the layers of the stage in a microbatch. Copies out are hidden by forward, and copies in by backward.
+  struct Times {
+    double work = 0, forward = 0, out = 0, in = 0;
+    void Add(const RecomputeOption& option, double sign) {
+      work += sign * option.work;
+      forward += sign * option.forward;
+      out += sign * option.out;
+      in += sign * option.in;
+    }
+    double Total() const { return work + std::max(0.0, out - forward) + std::max(0.0, in - (work - forward)); }
+  };
+
+  /// A layer like this one, the first from it on that is so far from others on the host that their copies are hidden by
+  /// the layers between. The layer itself if there is none.
+  size_t Spaced(size_t layer, size_t option) const {
+    const RecomputeOption& o = options_[layer][option];
+    const double gap = std::max({o.out / o.forward, o.in / (o.work - o.forward), 1.0});
+    const auto alike = [&](size_t l) {
+      const LayerOfStage &a = layers_[layer], &b = layers_[l];
+      return std::tie(a.part, a.chunk, a.last, OptionOf(layer).choice) ==
+             std::tie(b.part, b.chunk, b.last, OptionOf(l).choice);
+    };
+    for (size_t l = layer; l < layers_.size(); ++l) {
+      bool alone = alike(l);
+      for (size_t other = 0; other < layers_.size(); ++other)
+        if (other != l && layers_[other].chunk == layers_[l].chunk && OptionOf(other).choice.offload)
+          alone = alone && std::abs(layers_[other].number - layers_[l].number) >= gap;
+      if (alone) return l;
+    }
+    return layer;
+  }
   /// Nearly the highest moment. Others that are as high count, too: only together can they be lowered.
   double Height(const std::vector<double>& live) const {
     const double most = *std::ranges::max_element(live);
@@ -107,16 +161,19 @@ class StageModel {
       live[m] += sign * (moment.before_b[layer.chunk] * option.kept + moment.before_w[layer.chunk] * option.kept_for_w);
       // Backward begins with the last layer of a chunk.
       if (moment.role == Role::kB && moment.chunk == static_cast<int>(layer.chunk) && layer.last)
-        live[m] += sign * option.extra;
+        live[m] += sign * (option.extra + option.staged);
     }
   }
 
   std::vector<LayerOfStage> layers_;
   const StageFlights flights_;
-  std::vector<const std::vector<RecomputeOption>*> options_;  // by layer
-  std::vector<size_t> chosen_;                                // by layer: its option
-  std::vector<double> live_;                                  // by moment
+  std::vector<std::vector<RecomputeOption>> options_;  // by layer
+  std::vector<size_t> chosen_;                         // by layer: its option
+  std::vector<double> live_;                           // by moment
+  Times times_;
 };
+
+using LayerChoices = std::vector<std::pair<int, LayerChoice>>;  // by layer from 0
 
 /// The path of a stage, and what is known of its places: 0 recomputes nothing, Steps() all that is worth it.
 class StagePath {
@@ -136,29 +193,23 @@ class StagePath {
   int Steps() const { return static_cast<int>(saved_.size()) - 1; }
   /// The work that is added at a place, relative to the stage's.
   double Added(int place) const { return added_[static_cast<size_t>(place)] / work_; }
-  double Added(const LayerRecompute& uniform) const {
-    double added = 0;
-    for (const LayerOfStage& layer : model_.Layers())
-      added += options_.Option(layer.part, uniform).work - options_.Option(layer.part, {}).work;
-    return added / work_;
-  }
+  double Added(const LayerChoice& uniform) const { return model_.AddedBy(uniform, options_) / work_; }
   /// Whether a choice for all layers promises to save most of what is needed. Profiles know nothing of holes.
-  bool MayFit(const LayerRecompute& uniform, int64_t budget) const {
+  bool MayFit(const LayerChoice& uniform, int64_t budget) const {
     return most_ - model_.PeakOf(uniform, options_) >= kMost * double(peaks_.at(0) - budget);
   }
 
-  /// The recomputation of each layer at a place.
-  std::vector<std::pair<int, LayerRecompute>> At(int place) const {
-    std::vector<std::pair<int, LayerRecompute>> choice;
-    for (size_t l = 0; l < model_.Layers().size(); ++l) {
-      const LayerOfStage& layer = model_.Layers()[l];
-      choice.emplace_back(layer.number, options_.Of(layer.part)[chosen_[static_cast<size_t>(place)][l]].what);
-    }
+  /// The choice of each layer at a place.
+  LayerChoices At(int place) const {
+    LayerChoices choice;
+    for (size_t l = 0; l < model_.Layers().size(); ++l)
+      choice.emplace_back(model_.Layers()[l].number, chosen_[static_cast<size_t>(place)][l]);
     return choice;
   }
-  std::vector<std::pair<int, LayerRecompute>> At(const LayerRecompute& uniform) const {
-    std::vector<std::pair<int, LayerRecompute>> choice;
-    for (const LayerOfStage& layer : model_.Layers()) choice.emplace_back(layer.number, uniform);
+  LayerChoices At(const LayerChoice& uniform) const {
+    LayerChoices choice;
+    for (size_t l = 0; l < model_.Layers().size(); ++l)
+      choice.emplace_back(model_.Layers()[l].number, model_.For(l, uniform));
     return choice;
   }
 
@@ -193,71 +244,66 @@ class StagePath {
   void Keep(double saved, double added) {
     saved_.push_back(saved);
     added_.push_back(added);
-    chosen_.push_back(model_.Chosen());
+    std::vector<LayerChoice>& chosen = chosen_.emplace_back();
+    for (size_t l = 0; l < model_.Layers().size(); ++l) chosen.push_back(model_.OptionOf(l).choice);
   }
 
   StageModel model_;
   RecomputeOptions& options_;
   const double work_;
-  const double most_;                        // bytes at the highest moment without recomputation
-  std::vector<double> saved_, added_;        // by place
-  std::vector<std::vector<size_t>> chosen_;  // by place and layer: the option
-  int below_ = -1, above_ = 0, next_ = 0;    // the last place that does not fit, the first that does
-  double realised_ = 1;                      // bytes saved per byte that profiles promise
-  std::map<int, int64_t> peaks_;             // by place
+  const double most_;                             // bytes at the highest moment without recomputation
+  std::vector<double> saved_, added_;             // by place
+  std::vector<std::vector<LayerChoice>> chosen_;  // by place and layer
+  int below_ = -1, above_ = 0, next_ = 0;         // the last place that does not fit, the first that does
+  double realised_ = 1;                           // bytes saved per byte that profiles promise
+  std::map<int, int64_t> peaks_;                  // by place
 };
 
-using LayerChoices = std::vector<std::pair<int, LayerRecompute>>;  // by layer from 0
-
-/// "0-3, 8".
-std::string LayerRanges(const std::vector<int>& layers) {
-  std::string text;
-  for (size_t i = 0; i < layers.size();) {
-    size_t end = i + 1;
-    while (end < layers.size() && layers[end] == layers[end - 1] + 1) ++end;
-    if (!text.empty()) text += ", ";
-    text += end - i > 1 ? fmt::format("{}-{}", layers[i], layers[end - 1]) : fmt::format("{}", layers[i]);
-    i = end;
-  }
-  return text;
-}
-
-std::map<LayerRecompute, std::vector<int>> ByWhat(const LayerChoices& choice) {
-  std::map<LayerRecompute, std::vector<int>> layers;
-  for (const auto& [layer, what] : choice) layers[what].push_back(layer);
-  for (auto& [what, numbers] : layers) std::ranges::sort(numbers);
+/// The layers of each choice, ascending.
+template <typename Choice>
+std::map<Choice, std::vector<int>> ByChoice(const std::vector<std::pair<int, Choice>>& choices) {
+  std::map<Choice, std::vector<int>> layers;
+  for (const auto& [layer, choice] : choices) layers[choice].push_back(layer);
+  for (auto& [choice, numbers] : layers) std::ranges::sort(numbers);
   return layers;
 }
 
-/// The deck that makes these choices by hand. If the stage of the head needs memory, the head's norm is computed again.
-Deck WithChoices(const Deck& deck, const std::vector<LayerChoices>& stages, int stage_of_head) {
-  Deck by_hand = deck;
-  Deck::Recompute& r = by_hand.recompute;
+/// The deck that recomputes so by hand. If the stage of the head needs memory, the head's norm is computed again.
+void SetRecompute(Deck::Recompute& r, const std::vector<LayerChoices>& stages, int stage_of_head) {
   r.ops.clear();
   r.layers.clear();
-  const LayerRecompute nothing;
   r.mode = std::ranges::all_of(stages[static_cast<size_t>(stage_of_head)],
-                               [&](const auto& layer) { return layer.second == nothing; })
+                               [&](const auto& layer) { return layer.second.what == LayerRecompute{}; })
                ? RecomputeMode::kNone
                : RecomputeMode::kSelective;
-  r.budget = 0;
-  LayerChoices all;
-  for (const LayerChoices& stage : stages) all.insert(all.end(), stage.begin(), stage.end());
-  for (const auto& [what, layers] : ByWhat(all))
+  std::vector<std::pair<int, LayerRecompute>> all;
+  for (const LayerChoices& stage : stages)
+    for (const auto& [layer, choice] : stage) all.emplace_back(layer, choice.what);
+  for (const auto& [what, layers] : ByChoice(all))
     if (what != LayerRecompute{r.mode, {}})
       r.layers.push_back(fmt::format("{}: {}", ToString(what), LayerRanges(layers)));
-  return by_hand;
+}
+
+void SetOffload(Deck::Offload& o, const std::vector<LayerChoices>& stages) {
+  std::vector<int> layers;
+  for (const LayerChoices& stage : stages)
+    for (const auto& [layer, choice] : stage)
+      if (choice.offload) layers.push_back(layer);
+  std::ranges::sort(layers);
+  o.activations = 0;
+  o.layers = LayerRanges(layers);
 }
 
 class RecomputeChooser {
  public:
-  RecomputeChooser(const Deck& deck, int ranks, DeviceKind device, int64_t budget, int threads)
+  RecomputeChooser(const Deck& deck, int ranks, DeviceKind device, int64_t budget, int threads,
+                   std::shared_ptr<const OpTimes> times)
       : deck_(deck),
         ranks_(ranks),
         device_(device),
         budget_(budget),
         threads_(threads),
-        options_(ForProfiles(deck, ranks, device)) {}
+        options_(ForProfiles(deck, ranks, device, std::move(times)), ranks) {}
 
   RecomputeChoice Run() {
     const std::vector<int64_t> none = PeaksOf(Nothing(), {});
@@ -279,21 +325,28 @@ class RecomputeChooser {
   }
 
  private:
-  /// With a number for dp_shard, for the device.
-  static Deck ForProfiles(Deck deck, int ranks, DeviceKind device) {
+  /// With a number for dp_shard, for the device, with these times if there are any.
+  static Deck ForProfiles(Deck deck, int ranks, DeviceKind device, std::shared_ptr<const OpTimes> times) {
+    if (times != nullptr) deck.run.costs = times->Origin(), deck.times = std::move(times);
     Deck::Parallel& p = deck.parallel;
     if (p.dp_shard == -1) p.dp_shard = ranks / (p.pp * p.dp_replicate * p.cp * p.tp);
     deck.run.device = device == DeviceKind::kCuda ? RunDevice::kCuda : RunDevice::kCpu;
     return deck;
   }
+  bool Recomputes() const { return deck_.recompute.mode == RecomputeMode::kAuto; }
+  bool Offloads() const { return deck_.offload.activations == kAutoShare; }
   Deck Nothing() const {
     Deck none = deck_;
-    none.recompute.mode = RecomputeMode::kNone;
+    if (Recomputes()) none.recompute.mode = RecomputeMode::kNone;
+    if (Offloads()) none.offload.activations = 0;
     return none;
   }
 
   Deck With(const std::vector<LayerChoices>& choices) const {
-    return WithChoices(deck_, choices, schedule_.stage_of_chunk.back());
+    Deck by_hand = deck_;
+    if (Recomputes()) SetRecompute(by_hand.recompute, choices, schedule_.stage_of_chunk.back());
+    if (Offloads()) SetOffload(by_hand.offload, choices);
+    return by_hand;
   }
 
   /// By stage: the peak of its largest rank. Of stages in `known`, which need no look, 0.
@@ -327,6 +380,8 @@ class RecomputeChooser {
     const Deck::Model& m = deck_.model;
     const std::vector<LayerKind> kinds = KindsOf(m);
     const std::vector<int> chunk_of = SplitLayers(deck_, schedule_.Chunks()).chunk_of_layer;
+    const std::optional<RecomputePlan> fixed =
+        Recomputes() ? std::nullopt : std::optional<RecomputePlan>(deck_.recompute);
     for (const StageFlights& flights : FlightsOf(schedule_)) {
       std::vector<LayerOfStage> layers;
       double work = 0;
@@ -335,9 +390,12 @@ class RecomputeChooser {
         for (int l = 1; l <= m.AllLayers(); ++l) {
           if (chunk_of[std::min(static_cast<size_t>(l), chunk_of.size() - 1)] != chunk) continue;
           const auto kind = static_cast<size_t>(std::ranges::find(kinds, KindOf(m, l)) - kinds.begin());
-          if (!layers.empty() && layers.back().chunk == i) layers.back().last = false;
-          layers.push_back({l - 1, l > m.layers ? kFurther : kFirstKind + kind, i, true});
-          work += options_.KernelWork(layers.back().part);
+          if (!layers.empty() && layers.back().chunk == i)
+            layers.back().last = false, layers.back().may_leave = Offloads();
+          LayerOfStage& layer = layers.emplace_back(l - 1, l > m.layers ? kFurther : kFirstKind + kind, i, true,
+                                                    Offloads() && chunk == chunk_of.back());
+          if (fixed) layer.fixed = fixed->Of(l - 1, std::ssize(layers) - 1);
+          work += options_.KernelWork(layer.part);
         }
         if (chunk == chunk_of.front()) work += options_.KernelWork(kEmbedding);
         if (chunk == chunk_of.back()) work += options_.KernelWork(kHead);
@@ -368,14 +426,18 @@ class RecomputeChooser {
   /// A mode for all layers of a stage may take less work than a place of the path, whose steps are whole layers. Where
   /// the path does not fit at all, any mode that does is better.
   void TryModes(std::vector<int64_t>& peaks) {
-    for (RecomputeMode mode : {RecomputeMode::kAttention, RecomputeMode::kSelective, RecomputeMode::kFull}) {
-      const LayerRecompute uniform{mode, {}};
+    if (!Recomputes()) return;  // the end of the path is all that there is
+    using enum RecomputeMode;
+    std::vector<LayerChoice> all = {{{kAttention}}, {{kSelective}}, {{kFull}}};
+    if (Offloads())
+      all.insert(all.end(), {{{kNone}, true}, {{kAttention}, true}, {{kSelective}, true}, {{kFull}, true}});
+    for (const LayerChoice& uniform : all) {
       std::vector<LayerChoices> choices = choice_;
       std::set<int> others;
       for (size_t s = 0; s < paths_.size(); ++s) {
         const bool fits = peaks[s] <= budget_, less = paths_[s].Added(uniform) < added_[s];
         if (fits ? less && paths_[s].MayFit(uniform, budget_)
-                 : mode == RecomputeMode::kFull || paths_[s].MayFit(uniform, budget_))
+                 : uniform.what.mode == kFull || paths_[s].MayFit(uniform, budget_))
           choices[s] = paths_[s].At(uniform);
         else
           others.insert(static_cast<int>(s));
@@ -403,7 +465,7 @@ class RecomputeChooser {
       stage.peak_without = none[s];
       stage.peak_bytes = peaks[s];
       if (choice_.empty()) continue;
-      for (auto& [what, layers] : ByWhat(choice_[s])) stage.layers.emplace_back(what, layers);
+      for (auto& [choice, layers] : ByChoice(choice_[s])) stage.layers.emplace_back(choice, layers);
       stage.added = added_[s];
     }
     return report;
@@ -424,15 +486,9 @@ class RecomputeChooser {
 
 }  // namespace
 
-RecomputeChoice ChooseRecompute(const Deck& deck, int ranks, DeviceKind device, int64_t budget, int threads) {
-  return RecomputeChooser(deck, ranks, device, budget, threads).Run();
-}
-
-std::string ToString(const StageRecomputeChoice& stage) {
-  std::string text;
-  for (const auto& [what, layers] : stage.layers)
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", ToString(what), LayerRanges(layers));
-  return text.empty() ? "none" : text;
+RecomputeChoice ChooseRecompute(const Deck& deck, int ranks, DeviceKind device, int64_t budget, int threads,
+                                std::shared_ptr<const OpTimes> times) {
+  return RecomputeChooser(deck, ranks, device, budget, threads, std::move(times)).Run();
 }
 
 }  // namespace espalier

@@ -1,13 +1,19 @@
 #include "tune/recompute_options.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
+#include <utility>
+
+#include "espalier/ops/op_times.hpp"
 
 namespace espalier {
 
-RecomputeOptions::RecomputeOptions(const Deck& deck) : deck_(deck) {
+RecomputeOptions::RecomputeOptions(const Deck& deck, int ranks) : deck_(deck), ranks_(ranks) {
   deck_.recompute.ops.clear();
   deck_.recompute.layers.clear();
+  deck_.offload.activations = 0;
 }
 
 const LayerProfile& RecomputeOptions::ProfileOf(const LayerRecompute& what) {
@@ -19,12 +25,22 @@ const LayerProfile& RecomputeOptions::ProfileOf(const LayerRecompute& what) {
   return profiles_.emplace(what, ProfileLayers(deck_, LayoutOf(deck_), nullptr)).first->second;
 }
 
-RecomputeOption RecomputeOptions::Option(Part part, const LayerRecompute& what) {
-  const LayerProfile& profile = ProfileOf(what);
+RecomputeOption RecomputeOptions::Option(Part part, const LayerChoice& choice) {
+  const LayerProfile& profile = ProfileOf(choice.what);
   const PartMemory& memory = profile.memory[part];
-  const auto micro = static_cast<double>(deck_.batch.micro);
-  return {what, micro * double(memory.kept), micro * double(memory.kept_for_w), micro * double(memory.extra),
-          profile.work[part]};
+  const int64_t micro = deck_.batch.micro;
+  RecomputeOption option{choice,
+                         static_cast<double>(micro * memory.kept),
+                         static_cast<double>(micro * memory.kept_for_w),
+                         static_cast<double>(micro * memory.extra),
+                         profile.work[part],
+                         profile.forward_work[part]};
+  if (!choice.offload) return option;
+  const OpTimes& times = TimesOf(deck_);
+  option.out = times.HostCopy(OpKind::kCopyOut, micro * memory.kept, ranks_);
+  option.in = times.HostCopy(OpKind::kCopyIn, micro * memory.kept, ranks_);
+  option.staged = std::exchange(option.kept, 0);
+  return option;
 }
 
 std::vector<LayerRecompute> RecomputeOptions::Candidates(Part part) {
@@ -34,7 +50,7 @@ std::vector<LayerRecompute> RecomputeOptions::Candidates(Part part) {
   for (const auto& [op, name] : kChoices<RecomputeOp>) {
     LayerRecompute what;
     what.ops.Add(op);
-    const RecomputeOption alone = Option(part, what);
+    const RecomputeOption alone = Option(part, {what});
     const double saved = none.kept - alone.kept, added = alone.work - none.work;
     if (saved != 0 || added != 0)
       ops.emplace_back(saved > 0 ? std::max(0.0, added) / saved : std::numeric_limits<double>::max(), op);
@@ -49,11 +65,29 @@ std::vector<LayerRecompute> RecomputeOptions::Candidates(Part part) {
   return candidates;
 }
 
-const std::vector<RecomputeOption>& RecomputeOptions::Of(Part part) {
-  std::vector<RecomputeOption>& options = options_[part];
-  if (options.empty())
-    for (const LayerRecompute& what : Candidates(part)) options.push_back(Option(part, what));
+std::vector<RecomputeOption> RecomputeOptions::Of(Part part, const std::optional<LayerRecompute>& fixed,
+                                                  bool may_leave) {
+  std::vector<LayerRecompute>& candidates = candidates_[part];
+  if (candidates.empty() && !fixed) candidates = Candidates(part);
+  std::vector<RecomputeOption> options;
+  for (const bool offload : {false, true}) {
+    if (offload && !may_leave) continue;
+    for (const LayerRecompute& what : fixed ? std::vector{*fixed} : candidates)
+      options.push_back(Option(part, {what, offload}));
+  }
   return options;
+}
+
+std::string ToString(const LayerChoice& choice) {
+  if (!choice.offload) return ToString(choice.what);
+  return choice.what == LayerRecompute{} ? "offload" : ToString(choice.what) + "+offload";
+}
+
+std::string ToString(const StageRecomputeChoice& stage) {
+  std::string text;
+  for (const auto& [choice, layers] : stage.layers)
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", ToString(choice), LayerRanges(layers));
+  return text.empty() ? "none" : text;
 }
 
 }  // namespace espalier

@@ -8,13 +8,10 @@
 #include <memory>
 
 #include "espalier/program/plan.hpp"
-#include "espalier/tune/recompute.hpp"
+#include "espalier/tune/memory_choice.hpp"
 
 namespace espalier {
 namespace {
-
-// Ranks with unequal shards have programs of their own. A layout with more programs than this is not worth simulating.
-constexpr int kMaxProgramsPerStage = 64;
 
 using Programs = std::map<int, std::shared_ptr<const Program>>;  // by representative
 
@@ -53,6 +50,11 @@ int64_t PeakOfAll(const Compilation& training, const Programs& programs) {
   return peak;
 }
 
+bool FitsHost(int64_t bytes, int ranks, const Cluster& cluster) {
+  const int64_t memory = cluster.host.memory_bytes;
+  return memory == 0 || bytes * std::min(ranks, cluster.ranks_per_node) <= memory;
+}
+
 size_t CountPrograms(std::vector<int> representative) {
   std::ranges::sort(representative);
   return static_cast<size_t>(std::ranges::unique(representative).begin() - representative.begin());
@@ -65,29 +67,31 @@ int64_t PeakBytes(const Deck& deck, int ranks) {
   return PeakOfAll(c, MakePrograms(c, ClassRepresentatives(c), std::numeric_limits<int64_t>::max()));
 }
 
-Trial Try(const Deck& asked, int ranks, const Costs& costs, int64_t memory_bytes) {
+Trial Try(const Deck& asked, int ranks, const Costs& costs, int64_t memory_bytes, int programs_per_stage) {
   Trial trial;
   Deck deck = asked;
-  if (asked.recompute.mode == RecomputeMode::kAuto)
-    deck = ChooseRecompute(asked, ranks, costs.cluster().device, memory_bytes, 1).deck;
+  if (LeavesMemoryOpen(asked))
+    deck = ChooseMemory(asked, ranks, costs.cluster().device, MemoryBudget(asked, memory_bytes), costs, 1).deck;
   const Compilation c = CompileFor(deck, ranks, Purpose::kTrain);
   const std::vector<int> representative = ClassRepresentatives(c);
   const size_t different = CountPrograms(representative);
-  if (different > static_cast<size_t>(kMaxProgramsPerStage) * static_cast<size_t>(deck.parallel.pp)) {
+  if (different > static_cast<size_t>(programs_per_stage) * static_cast<size_t>(deck.parallel.pp)) {
     trial.why_not = fmt::format("{} different programs", different);
     return trial;
   }
   const Programs programs = MakePrograms(c, representative, memory_bytes);
   trial.peak_bytes = PeakOfTraining(programs);
   if (trial.peak_bytes <= memory_bytes) trial.peak_bytes = PeakOfAll(c, programs);
-  trial.fits = trial.peak_bytes <= memory_bytes;
-  if (!trial.fits) return trial;
+  for (const auto& [rank, program] : programs) trial.host_bytes = std::max(trial.host_bytes, program->host_bytes);
+  trial.fits = trial.peak_bytes <= memory_bytes && FitsHost(trial.host_bytes, ranks, costs.cluster());
+  if (trial.peak_bytes > memory_bytes) return trial;
   const Simulation simulation = Simulate(
       {c.mesh, representative, [&](int rank) { return programs.at(representative[static_cast<size_t>(rank)]); }},
       costs);
   const RankTimes& slowest = simulation.Slowest();
   trial.step_us = simulation.step_us;
   trial.breakdown = slowest.breakdown;
+  trial.parts = slowest.parts;
   double all = 0;
   for (double us : slowest.by_source_us) all += us;
   if (all > 0) trial.measured_share = 1 - slowest.by_source_us[CostSource::kFormula] / all;
@@ -97,7 +101,7 @@ Trial Try(const Deck& asked, int ranks, const Costs& costs, int64_t memory_bytes
 std::string LimitOf(const Breakdown& breakdown, double step_us) {
   std::string most = "idle";
   double us = breakdown.idle_us;
-  for (CommAxis axis : kCommAxes)
+  for (CommAxis axis : kAllCommAxes)
     if (breakdown.exposed_us[axis] > us) us = breakdown.exposed_us[axis], most = fmt::format("exposed {}", Name(axis));
   return fmt::format("{} {:.0f} %", most, 100 * us / step_us);
 }

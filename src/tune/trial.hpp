@@ -13,16 +13,24 @@ int64_t PeakBytes(const Deck& deck, int ranks);
 struct Trial {
   int64_t peak_bytes = 0;  ///< peak of the largest rank; if the layout does not fit, of the first rank that is too
                            ///< large
-  bool fits = false;
+  int64_t host_bytes = 0;  ///< of the rank that has most there
+  bool fits = false;       ///< the device, and the host if the cluster file states its memory
   /// Why it was not simulated although it fits; empty: it was.
   std::string why_not;
   double step_us = 0;
-  Breakdown breakdown;
+  Breakdown breakdown;  ///< of the slowest rank
+  ByStepPart<PartTimes> parts{};
   double measured_share = 0;
 };
 
-/// Compiles a deck, with recompute.mode = "auto" for `memory_bytes`; simulates it if it fits.
-Trial Try(const Deck& deck, int ranks, const Costs& costs, int64_t memory_bytes);
+/// Ranks with unequal shards have programs of their own. In a search a layout with more of them is not worth
+/// simulating.
+inline constexpr int kMaxProgramsPerStage = 64;
+
+/// Compiles a deck, with what it leaves open about memory chosen for `memory_bytes`; simulates it if it fits the
+/// device.
+Trial Try(const Deck& deck, int ranks, const Costs& costs, int64_t memory_bytes,
+          int programs_per_stage = kMaxProgramsPerStage);
 
 /// "idle 21 %", "exposed tp 12 %": the largest share of the step besides compute.
 std::string LimitOf(const Breakdown& breakdown, double step_us);

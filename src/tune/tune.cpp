@@ -6,6 +6,7 @@
 #include <limits>
 #include <tuple>
 
+#include "espalier/tune/memory_choice.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/parallel.hpp"
 #include "espalier/util/units.hpp"
@@ -19,6 +20,8 @@ namespace {
 constexpr size_t kTimedAtOnce = 1024;       // layouts whose schedules are replayed side by side
 constexpr size_t kRefined = 100;            // refinements of the fastest: other splits, other depths of prefetch
 constexpr size_t kConventionalRefined = 3;  // conventional layouts with the schedule of the fastest interleaved ones
+constexpr size_t kRefinedOffloads = 3;      // candidates whose shares on the host are chosen anew
+constexpr int kSimulatedForFewest = 6;      // candidates for a smaller number of ranks
 constexpr double kShareStep = 0.05;         // measured shares that differ by less count as equal
 
 /// The deck with a number for dp_shard, if the other degrees allow one.
@@ -267,10 +270,32 @@ class Search {
                                                                     double(smallest->peak_bytes) / kGiga,
                                                                     Remedy(smallest->peak_bytes))));
     std::ranges::stable_sort(result_.ranking, {}, &Candidate::step_us);
+    if (options_.refine_offload) RefineOffload();
     const auto baseline =
         std::ranges::find_if(result_.ranking, [](const Candidate& c) { return IsConventional(LayoutOf(c.deck)); });
     if (baseline != result_.ranking.end()) result_.baseline = static_cast<size_t>(baseline - result_.ranking.begin());
     Recommend();
+  }
+
+  /// Chooses the shares on the host of the fastest candidates anew, for each by itself.
+  void RefineOffload() {
+    const size_t count = std::min(kRefinedOffloads, result_.ranking.size());
+    for (size_t i = 0; i < count; ++i) {
+      const Candidate& c = result_.ranking[i];
+      Deck open = c.deck;
+      if (!fixed_.Has("recompute.mode") && open.recompute.ops.empty() && open.recompute.layers.empty())
+        open.recompute.mode = RecomputeMode::kAuto;
+      open.offload.optimizer = open.offload.activations = open.offload.parameters = open.offload.gradients = kAutoShare;
+      open = ChooseMemory(open, context_.ranks, context_.costs.cluster().device,
+                          MemoryBudget(open, context_.memory_bytes), context_.costs, options_.threads)
+                 .deck;
+      const Trial trial = Try(open, context_.ranks, context_.costs, context_.memory_bytes);
+      if (!trial.fits || trial.step_us == 0 || trial.step_us >= c.step_us) continue;
+      result_.ranking[i] = {std::move(open), c.layout + ", auto",  c.least_bytes,
+                            c.formula_us,    trial.peak_bytes,     trial.step_us,
+                            trial.breakdown, trial.measured_share, LimitOf(trial.breakdown, trial.step_us)};
+    }
+    std::ranges::stable_sort(result_.ranking, {}, &Candidate::step_us);
   }
 
   void Recommend() {
@@ -306,6 +331,41 @@ class Search {
 
 TuneResult Tune(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options) {
   return Search(deck, ranks, costs, options).Run();
+}
+
+TuneResult TuneWithOffload(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options) {
+  const Deck::Offload& own = deck.offload;
+  const bool open =
+      own.optimizer == 0 && own.activations == 0 && own.layers.empty() && own.parameters == 0 && own.gradients == 0 &&
+      std::ranges::none_of(options.fixed, [](const std::string& key) { return key.starts_with("offload."); });
+  if (!open) return Tune(deck, ranks, costs, options);
+  TuneOptions refined = options;
+  refined.refine_offload = true;
+  Deck moved = deck;
+  moved.offload.optimizer = 1;
+  Deck all = moved;
+  all.offload.activations = all.offload.parameters = all.offload.gradients = 1;
+  for (const auto& [choice, text] : {std::pair<const Deck*, const char*>{&deck, ""},
+                                     {&moved, "offload.optimizer = \"all\""},
+                                     {&all, "all keys of [offload] = \"all\""}}) {
+    try {
+      TuneResult result = Tune(*choice, ranks, costs, choice == &deck ? options : refined);
+      result.offload = text;
+      return result;
+    } catch (const UserError& error) {
+      if (error.status() != ExitStatus::kDoesNotFit || choice == &all) throw;
+    }
+  }
+  CHECK(false, "the last choice returns or throws");
+}
+
+std::optional<FewestRanks> FindFewestRanks(const Deck& deck, int ranks, const Costs& costs, TuneOptions options) {
+  options.simulated = kSimulatedForFewest;
+  for (int fewer = 1; fewer < ranks; fewer *= 2) try {
+      return FewestRanks{fewer, TuneWithOffload(deck, fewer, costs, options)};
+    } catch (const UserError&) {  // no layout of so few is valid, or none fits
+    }
+  return std::nullopt;
 }
 
 std::string LayoutName(const Deck& deck, int ranks) { return ToString(LayoutOf(WithShards(deck, ranks))); }

@@ -69,6 +69,7 @@ void ReadSetting(const std::string& setting, Case& c) {
   if (key == "regather") return void(c.deck.recompute.regather = ParseChoice<Regather>(value).value());
   if (key == "offload.optimizer") return void(c.deck.offload.optimizer = std::stod(value));
   if (key == "offload.activations") return void(c.deck.offload.activations = std::stod(value));
+  if (key == "offload.layers") return void(c.deck.offload.layers = value);
   if (key == "offload.parameters") return void(c.deck.offload.parameters = std::stod(value));
   if (key == "offload.gradients") return void(c.deck.offload.gradients = std::stod(value));
   if (key == "chunk_bytes") return void(c.deck.offload.chunk_bytes = std::stoi(value));

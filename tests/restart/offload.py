@@ -89,8 +89,8 @@ def check_weights(checks, folder):
 
 def check_refusals(checks, folder):
     """Values, and memory."""
-    for value, said in (("2", "out of range (allowed: 0 to 1, \"none\" = 0, \"all\" = 1)"),
-                        ("some", "must be a number (allowed: 0 to 1, \"none\" = 0, \"all\" = 1)"),
+    for value, said in (("2", "out of range (allowed: 0 to 1, \"none\" = 0, \"all\" = 1, \"auto\" = -1)"),
+                        ("some", "must be a number (allowed: 0 to 1, \"none\" = 0, \"all\" = 1, \"auto\" = -1)"),
                         ("-0.5", "out of range")):
         done = launch(1, ["check", DECK, f"offload.optimizer={value}"])
         checks.that(done.returncode == 2 and f"offload.optimizer={value}: " in done.stdout and said in done.stdout,
@@ -110,6 +110,60 @@ def check_refusals(checks, folder):
     checks.that("no, " in done.stdout and " short" in done.stdout, "a smaller device: plan says that it does not fit")
     train(os.path.join(folder, "fits"), 1, [*keys, limit, *ALL])
     checks.that(True, "the same device, with the states on the host: it runs")
+
+
+AUTO = ["recompute.mode=auto", *(f"offload.{key}=auto" for key in ("optimizer", "activations", "parameters",
+                                                                   "gradients"))]
+
+
+def check_auto(checks, folder):
+    """What "auto" chooses fits the budget on every rank, is what the plan chooses, and changes no bit."""
+    for digits, more in (("111", []), ("211", ["parallel.zero=3"]), ("122", []), ("212", ["recompute.mode=selective"])):
+        degrees, ranks = layout(digits)
+        keys = [*degrees, BF16, "model.layers=6", "batch.micro=1", "run.steps=2", "offload.chunk_bytes=4096"]
+        auto = [*AUTO, *more] if more[:1] == ["parallel.zero=3"] or not more else [*AUTO[1:], *more]
+        fixed = [key for key in more if key.startswith("parallel.")]
+        without = train(os.path.join(folder, f"auto-{digits}-without"), ranks, [*keys, *fixed])
+        most = max(without.end["rank_peak_bytes"])
+        least = planned(folder, ranks, [*keys, *fixed, *ALL, *WEIGHTS, *SUMS, "offload.activations=all",
+                                        "recompute.mode=full"])["peak_bytes"]
+        for share in (0.15, 0.6):
+            budget = int(least + share * (most - least))
+            limits = [f"recompute.budget={budget}"] if share < 0.5 else [f"offload.device_bytes={budget}",
+                                                                         "recompute.budget=1000000000"]
+            name = f"auto, {digits} {' '.join(more)}, {limits[0]}"
+            plan = planned(folder, ranks, [*keys, *auto, *limits])
+            run = train(os.path.join(folder, name.replace(" ", "")), ranks, [*keys, *auto, *limits])
+            checks.that(run.end["rank_peak_bytes"] == plan["rank_peak_bytes"] and
+                        run.end["rank_host_bytes"] == plan["rank_host_bytes"], f"{name}: used as planned, both arenas")
+            checks.that(max(run.end["rank_peak_bytes"]) <= budget < most, f"{name}: {run.end['rank_peak_bytes']} fit")
+            checks.that(run.curve("loss") == without.curve("loss") and
+                        same_bits(tensors(run.checkpoint(2)), tensors(without.checkpoint(2))), f"{name}: same bits")
+
+
+def check_layers(checks, folder):
+    """Layers by name wait on the host; the copies are theirs alone."""
+    keys = [BF16, "model.layers=6", "run.steps=2"]
+    without = train(os.path.join(folder, "layers-without"), 1, keys)
+    out = {}
+    for layers in ("0", "0, 3", "every 2", "first 5"):
+        named = [*keys, f'offload.layers="{layers}"']
+        plan = planned(folder, 1, named)
+        run = train(os.path.join(folder, f"layers-{layers}".replace(" ", "")), 1, named)
+        out[layers] = plan["stages"][0]["copied_bytes"]["out"]
+        checks.that(run.end["rank_peak_bytes"] == plan["rank_peak_bytes"] and
+                    run.end["rank_host_bytes"] == plan["rank_host_bytes"], f"layers {layers}: used as planned")
+        checks.that(run.curve("loss") == without.curve("loss") and
+                    same_bits(tensors(run.checkpoint(2)), tensors(without.checkpoint(2))),
+                    f"layers {layers}: same bits")
+    one = out["0"]
+    checks.that(out["0, 3"] == 2 * one and out["every 2"] == 3 * one and out["first 5"] == 5 * one,
+                f"equal layers copy equally much: {out}")
+    for keys, said in ((["offload.layers=6"], "there is no layer 6 (allowed: 0 to 5)"),
+                       (["offload.layers=x"], "\"x\" is no layer and no range of layers"),
+                       (["offload.layers=0", "offload.activations=all"], "in place of the share offload.activations")):
+        done = launch(1, ["check", DECK, "model.layers=6", *keys])
+        checks.that(done.returncode == 2 and said in done.stdout, f"{keys}: {done.stdout.strip()[:200]}")
 
 
 def check_words(checks, folder):
@@ -135,8 +189,8 @@ def check_simulation(checks, folder):
 def main():
     checks = Checks()
     with scratch() as folder:
-        checks.each([check_restart, check_layouts, check_memory, check_weights, check_refusals, check_words,
-                     check_simulation], folder)
+        checks.each([check_restart, check_layouts, check_memory, check_weights, check_auto, check_layers,
+                     check_refusals, check_words, check_simulation], folder)
     checks.finish()
 
 

@@ -100,6 +100,7 @@ struct Cluster {
     int ranks_per_link = 1;                            ///< ranks behind one switch, which share its link
     double dram_bytes_per_us = 0;  ///< rate of the node's memory, which all copies of its ranks share; 0: no limit
     double copy_us = 0;            ///< start of a copy
+    int64_t memory_bytes = 0;      ///< memory of a node for all its ranks; 0: not known, no limit
   } host;
 
   /// Storage that checkpoints are written to.

@@ -1,8 +1,10 @@
 // The order of overlapping work by the times of the cluster file in run.costs.
 #pragma once
 
+#include <memory>
 #include <string>
 
+#include "espalier/costs/cluster.hpp"
 #include "espalier/deck/deck.hpp"
 
 namespace espalier {
@@ -10,6 +12,9 @@ namespace espalier {
 /// Reads the file of run.costs into Deck::times; nothing if the key is empty. Must come before the deck is compiled.
 /// Throws UserError (kDeck) as LoadCluster does, with the name of the key.
 void ReadCosts(Deck& deck);
+
+/// The times of a cluster, whose file people know as `path`.
+std::shared_ptr<const OpTimes> TimesOf(const Cluster& cluster, const std::string& path);
 
 /// Whose times order the work of a deck, for people: "by the times of ...", or, without run.costs, that they are rough
 /// ones. Empty where no order follows times.

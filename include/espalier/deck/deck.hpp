@@ -13,6 +13,9 @@
 
 namespace espalier {
 
+/// "auto" of a key of [offload].
+inline constexpr double kAutoShare = -1;
+
 class OpTimes;  // ops/op_times.hpp
 
 struct Deck {
@@ -122,11 +125,13 @@ struct Deck {
     int64_t budget;                        ///< bytes of a rank's arena, for kAuto; 0: what is there
     Regather regather;
   } recompute;
+  /// Shares are kAutoShare until a choice is made (tune/memory_choice.hpp).
   struct Offload {
     double optimizer;      ///< share of the state of the optimizer that is on the host
     double activations;    ///< share of what forward keeps for backward that waits there
     double parameters;     ///< share of the weights in the compute type that is there
     double gradients;      ///< share of the sums of gradients that is there
+    std::string layers;    ///< in place of `activations`: the layers whose values wait there (deck/recompute.hpp)
     int64_t chunk_bytes;   ///< most of it that a copy moves
     int64_t device_bytes;  ///< most that the arena of a device may have; 0: what the device has
   } offload;
@@ -215,6 +220,10 @@ struct Deck {
   std::shared_ptr<const OpTimes> times = {};
 };
 
+/// Whether a key of [offload] is "auto".
+bool LeavesOffloadOpen(const Deck& deck);
+/// Whether one is, or recompute.mode: what is kept where is chosen before programs are compiled.
+bool LeavesMemoryOpen(const Deck& deck);
 /// Whether the programs of a deck have ops whose order, or which recompute, follows times of ops.
 bool FollowsTimes(const Deck& deck);
 

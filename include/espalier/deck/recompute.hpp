@@ -34,10 +34,9 @@ struct LayerRecompute {
 /// "none", "selective", "norm+activation": the first part of a rule.
 std::string ToString(const LayerRecompute& what);
 
-/// An entry of recompute.layers: what is computed again of which layers.
-struct RecomputeRule {
+/// "first 4", "every 2" or "0-3, 8": some layers. The value of offload.layers, and the second part of a rule.
+struct LayerSet {
   enum class Which : uint8_t { kListed, kFirst, kEvery };
-  LayerRecompute what;
   Which which = Which::kListed;
   int64_t number = 0;                               ///< of kFirst and kEvery
   std::vector<std::pair<int64_t, int64_t>> ranges;  ///< of kListed: first and last layer, from 0
@@ -45,13 +44,27 @@ struct RecomputeRule {
   /// `layer`: from 0, of the model; `place`: among the layers of its pipeline stage, from 0.
   bool Names(int64_t layer, int64_t place) const;
 };
+/// `fault` describes a malformed text, or a layer that is not among `layers`; otherwise it is empty.
+struct ParsedLayerSet {
+  LayerSet set;
+  std::string fault;
+};
+ParsedLayerSet ParseLayerSet(std::string_view text, int64_t layers);
+/// "0-3, 8", of layers in ascending order.
+std::string LayerRanges(const std::vector<int>& layers);
 
-/// Reads "WHAT: LAYERS". `fault` describes a malformed text; otherwise it is empty.
+/// An entry of recompute.layers: what is computed again of which layers.
+struct RecomputeRule {
+  LayerRecompute what;
+  LayerSet layers;
+};
+
+/// Reads "WHAT: LAYERS" for a model of so many layers. `fault` as in ParsedLayerSet.
 struct ParsedRecomputeRule {
   RecomputeRule rule;
   std::string fault;
 };
-ParsedRecomputeRule ParseRecomputeRule(std::string_view entry);
+ParsedRecomputeRule ParseRecomputeRule(std::string_view entry, int64_t layers);
 
 /// The rules of a deck that is valid, read once.
 class RecomputePlan {
@@ -59,7 +72,7 @@ class RecomputePlan {
   explicit RecomputePlan(const Deck::Recompute& recompute);
   /// The values of recompute.mode and recompute.ops, for layers that no rule names, the embedding and the head.
   const LayerRecompute& Others() const { return others_; }
-  /// The first rule that names the layer (see RecomputeRule::Names).
+  /// The first rule that names the layer (see LayerSet::Names).
   const LayerRecompute& Of(int64_t layer, int64_t place) const;
   /// Nothing is computed again.
   bool Empty() const;

@@ -19,6 +19,8 @@ struct TuneOptions {
   int threads = 2;                      ///< the result does not depend on it
   /// Instructions of all programs that are simulated: long programs leave room for fewer candidates.
   int64_t instructions = 5'000'000;
+  /// The shares on the host of the fastest few are chosen again, each as with "auto".
+  bool refine_offload = false;
 };
 
 /// A simulated layout.
@@ -54,6 +56,7 @@ struct TuneResult {
   int64_t compiled = 0;            ///< of the best of these
   int64_t compiled_too_large = 0;  ///< of the compiled: those whose exact peak does not fit
   double margin = 0;               ///< relative: how far the second is from the first
+  std::string offload;             ///< what is on the host, since nothing fits without; empty: what the deck says
   size_t near_ties = 0;            ///< how many others are within kModelError of the first
 };
 
@@ -64,6 +67,17 @@ inline constexpr double kModelError = 0.03;
 /// Throws UserError (kDeck) if no layout is valid or a fixed key is unknown, (kDoesNotFit) if none fits: with the
 /// smallest that was found.
 TuneResult Tune(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options = {});
+
+/// The same. If nothing fits and the deck keeps everything on the device, the state of the optimizer moves to the host,
+/// and if that does not help, all that may; unless a key of [offload] is fixed.
+TuneResult TuneWithOffload(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options = {});
+
+/// The smallest power of two below `ranks` on which a layout fits, as by TuneWithOffload with few simulations.
+struct FewestRanks {
+  int ranks = 0;
+  TuneResult result;
+};
+std::optional<FewestRanks> FindFewestRanks(const Deck& deck, int ranks, const Costs& costs, TuneOptions options);
 
 /// The step of the fastest layout by formula alone, in us: nothing is compiled. Nothing if no layout is valid, or none
 /// fits. Throws UserError (kDeck) if a fixed key is unknown.

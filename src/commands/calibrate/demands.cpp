@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "commands/plan/recompute.hpp"
+#include "commands/plan/memory_choice.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/graph/columns.hpp"
 #include "espalier/kernels/shapes.hpp"
@@ -84,7 +84,7 @@ WorldPlan PlanForGpus(const std::string& deck, std::vector<std::string> override
   if (ranks == 0) ranks = SmallestRanks(loaded.deck);
   ResolveMesh(loaded, ranks);
   RequirePatternsMatch(loaded);
-  if (const auto recompute = ChooseRecomputeOfPlan(loaded.deck, ranks, nullptr)) loaded.deck = recompute->deck;
+  if (const auto memory = ChooseMemoryOfPlan(loaded.deck, ranks, nullptr)) loaded.deck = memory->deck;
   return PlanWorld(loaded.deck, ranks);
 }
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <map>
 
-#include "commands/plan/recompute.hpp"
+#include "commands/plan/memory_choice.hpp"
 #include "commands/report/gather.hpp"
 #include "commands/simulate/predict.hpp"
 #include "espalier/costs/order.hpp"
@@ -61,7 +61,7 @@ RunDevice DeviceOfRun(const Deck& deck, const std::string& device) {
 
 PlanPointer PlanOf(Deck deck, RunDevice device, int ranks) {
   deck.run.device = device;
-  if (const auto recompute = ChooseRecomputeOfPlan(deck, ranks, nullptr)) deck = recompute->deck;
+  if (const auto memory = ChooseMemoryOfPlan(deck, ranks, nullptr)) deck = memory->deck;
   return std::make_shared<const WorldPlan>(PlanWorld(deck, ranks));
 }
 

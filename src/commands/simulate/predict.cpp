@@ -77,8 +77,8 @@ Prediction Predict(const Deck& deck, int ranks, Target target, SimulateOptions o
   Prediction prediction;
   prediction.target = std::move(target);
   const auto start = Clock::now();
-  prediction.recompute = ChooseRecomputeOfPlan(planned, ranks, &prediction.target.cluster);
-  if (prediction.recompute) planned = prediction.recompute->deck;
+  prediction.memory = ChooseMemoryOfPlan(planned, ranks, &prediction.target.cluster);
+  if (prediction.memory) planned = prediction.memory->deck;
   prediction.plan = PlanWorld(planned, ranks);
   prediction.plan_ms = MillisecondsSince(start);
   const auto planned_at = Clock::now();

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "commands/plan/recompute.hpp"
+#include "commands/plan/memory_choice.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/simulate/simulate.hpp"
@@ -27,7 +27,7 @@ Target ChooseTarget(const LoadedDeck& loaded, const std::string& path);
 
 struct Prediction {
   Target target;
-  std::optional<RecomputeChoice> recompute;  ///< of a deck with recompute.mode = "auto"
+  std::optional<MemoryChoice> memory;  ///< of a deck that leaves memory open
   WorldPlan plan;
   Simulation simulation;        ///< simulation of a step with batch.global sequences
   std::vector<double> ramp_us;  ///< times of a step for each batch size of the run's ramp, including batch.global

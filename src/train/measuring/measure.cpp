@@ -15,6 +15,7 @@
 #include "espalier/train/threads.hpp"
 #include "espalier/util/clock.hpp"
 #include "train/job.hpp"
+#include "train/measuring/host_link.hpp"
 #include "train/measuring/ladder.hpp"
 #include "train/measuring/machine.hpp"
 #include "train/measuring/measure_deck.hpp"
@@ -107,7 +108,10 @@ class Calibration {
       if (!IsRankZero()) return;
       if (auto file = LoadForMachine(options_.file, machine_)) cluster_ = std::move(*file), found = true;
     });
-    if (world_.Max(found ? 1 : 0) == 0) cluster_ = DescribeMachine(*device, world_, mpi_);
+    if (world_.Max(found ? 1 : 0) == 0) {
+      cluster_ = DescribeMachine(*device, world_, mpi_);
+      if (device->Computes()) cluster_.host = MeasureHostLink(*device, world_, machine_.ranks_per_node);
+    }
     cluster_.path = options_.file;
     Say(fmt::format("machine     {}, {} rank{} per node{}", machine_.name, machine_.ranks_per_node,
                     machine_.ranks_per_node == 1 ? "" : "s", found ? "; rows are added to " + options_.file : ""));
@@ -116,6 +120,13 @@ class Calibration {
     Say(fmt::format("peak        {:.4g} TFLOP/s in bf16, {:.4g} in f32{}; per rank, {}", cluster_.compute.bf16_tflops,
                     cluster_.compute.fp32_tflops, memory > 0 ? fmt::format("; memory {:.4g} GB/s", memory) : "",
                     world_.Size() > 1 ? "all at the same time" : "alone"));
+    const Cluster::Host& host = cluster_.host;
+    Say(fmt::format("host        {:.4g} GB/s to it, {:.4g} GB/s from it; {}; a copy starts in {:.2g} us",
+                    host.out_bytes_per_us / 1e3, host.in_bytes_per_us / 1e3,
+                    host.dram_bytes_per_us > 0
+                        ? fmt::format("all ranks together {:.4g} GB/s", host.dram_bytes_per_us / 1e3)
+                        : "no rank slows another",
+                    host.copy_us));
   }
 
   void AddTransfers() {

@@ -12,7 +12,7 @@
 #include "espalier/comm/memory_demand.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/program/plan.hpp"
-#include "espalier/tune/recompute.hpp"
+#include "espalier/tune/memory_choice.hpp"
 #include "espalier/tune/tune.hpp"
 #include "espalier/util/agreed_error.hpp"
 #include "espalier/util/clock.hpp"
@@ -60,11 +60,11 @@ std::vector<Change> Changes(const Deck& deck) {
                          d.recompute.layers.clear();
                        }});
   const bool devices_have_memory = deck.run.device == RunDevice::kCuda || deck.offload.device_bytes > 0;
-  if (deck.offload.optimizer < 1 && devices_have_memory)
+  if (deck.offload.optimizer < 1 && deck.offload.optimizer != kAutoShare && devices_have_memory)
     changes.push_back({"offload.optimizer = \"all\"", [](Deck& d) { d.offload.optimizer = 1; }});
-  if (deck.offload.parameters < 1 && devices_have_memory)
+  if (deck.offload.parameters < 1 && deck.offload.parameters != kAutoShare && devices_have_memory)
     changes.push_back({"offload.parameters = \"all\"", [](Deck& d) { d.offload.parameters = 1; }});
-  if (deck.offload.gradients < 1 && devices_have_memory)
+  if (deck.offload.gradients < 1 && deck.offload.gradients != kAutoShare && devices_have_memory)
     changes.push_back({"offload.gradients = \"all\"", [](Deck& d) { d.offload.gradients = 1; }});
   return changes;
 }
@@ -130,8 +130,8 @@ class Search {
     if (!Divides(deck)) return;
     try {
       const int ranks = ranks_ * change.times_the_ranks;
-      if (deck.recompute.mode == RecomputeMode::kAuto)
-        deck = ChooseRecompute(deck, ranks, DeviceOf(deck), budget_).deck;
+      if (LeavesMemoryOpen(deck))
+        deck = ChooseMemory(deck, ranks, DeviceOf(deck), MemoryBudget(deck, budget_), CostsOfChoice(deck)).deck;
       const int64_t bytes = ArenaBytes(deck, ranks, rank_)[Space::kDevice];
       if (bytes <= budget_) found_.push_back(fmt::format("{} ({} per rank)", change.text, Gigabytes(bytes)));
     } catch (const UserError&) {  // this deck does not allow the change

@@ -349,8 +349,9 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
               ElementsAre("command line: recompute.regather = \"always\" has no effect: with parallel.zero = 2 every "
                           "rank has whole parameters"));
   EXPECT_THAT(Idle({"recompute.budget=1000", "recompute.mode=selective"}),
-              ElementsAre("command line: recompute.budget = 1000 has no effect: recompute.mode = \"selective\" chooses "
-                          "nothing"));
+              ElementsAre("command line: recompute.budget = 1000 has no effect: recompute.mode = \"selective\" and "
+                          "[offload] choose nothing"));
+  EXPECT_THAT(Idle({"recompute.budget=1000", "offload.parameters=auto"}), IsEmpty());
   EXPECT_THAT(Idle({"recompute.budget=1000", "recompute.mode=auto"}), IsEmpty());
   EXPECT_THAT(Idle({"recompute.ops=[\"mlp\"]", "recompute.mode=full"}), SizeIs(1));
   EXPECT_THAT(Idle({"parallel.regather_group=6", "parallel.dp_shard=6", "batch.global=18"}),

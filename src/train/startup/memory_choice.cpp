@@ -1,4 +1,4 @@
-#include "train/startup/recompute.hpp"
+#include "train/startup/memory_choice.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,7 @@
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/memory_demand.hpp"
 #include "espalier/comm/pack.hpp"
-#include "espalier/tune/recompute.hpp"
+#include "espalier/tune/memory_choice.hpp"
 #include "espalier/util/agreed_error.hpp"
 #include "espalier/util/host_name.hpp"
 #include "train/startup/fit.hpp"
@@ -25,7 +25,9 @@ constexpr int64_t kLeftOnCpus = 16;
 struct Chosen {
   std::string mode;
   std::vector<std::string> layers;
-  auto Fields() { return std::tie(mode, layers); }
+  double optimizer, activations, parameters, gradients;
+  std::string offloaded;
+  auto Fields() { return std::tie(mode, layers, optimizer, activations, parameters, gradients, offloaded); }
 };
 
 /// The bytes that every rank can have for its arena.
@@ -33,12 +35,12 @@ int64_t AgreeOnBudget(const Deck& deck, World& world, const Device& device) {
   const int64_t share = SmallestShare(world, {HostName(), BytesToCome(deck, device), device.ArenaLimits()});
   if (share == std::numeric_limits<int64_t>::max())
     throw AgreedError(ExitStatus::kDeck,
-                      "recompute.mode = \"auto\": this system does not say how much memory is free (set "
+                      "\"auto\" of recompute.mode or [offload]: this system does not say how much memory is free (set "
                       "recompute.budget to the bytes that a rank may have)");
   return device.Kind() == DeviceKind::kCpu ? share - share / kLeftOnCpus : share;
 }
 
-void ReportChoice(const RecomputeChoice& choice) {
+void ReportLayers(const RecomputeChoice& choice) {
   double most = 0;
   for (const StageRecomputeChoice& stage : choice.stages) most = std::max(most, stage.added);
   const Deck::Recompute& r = choice.deck.recompute;
@@ -52,20 +54,39 @@ void ReportChoice(const RecomputeChoice& choice) {
                choice.fits ? "" : "; even full recompute does not fit");
 }
 
+void ReportOffload(const MemoryChoice& choice) {
+  const Deck::Offload& o = choice.deck.offload;
+  spdlog::info(
+      "offload \"auto\" for {} of a rank, by {}: optimizer {}, parameters {}, gradients {}, activations {}{} (espalier "
+      "plan says more)",
+      Gigabytes(choice.budget), choice.offload->times, o.optimizer, o.parameters, o.gradients,
+      o.layers.empty() ? fmt::format("{}", o.activations) : "of layers " + o.layers,
+      choice.fits ? "" : "; nothing that was tried fits");
+}
+
 }  // namespace
 
-Deck WithChosenRecompute(Deck& deck, World& world, const Device& device) {
-  if (deck.recompute.mode != RecomputeMode::kAuto) return deck;
+Deck WithChosenMemory(Deck& deck, World& world, const Device& device) {
+  if (!LeavesMemoryOpen(deck)) return deck;
   if (deck.recompute.budget == 0) deck.recompute.budget = AgreeOnBudget(deck, world, device);
   Deck chosen = deck;
   const auto choice = Unpack<Chosen>(OnRankZero(world, [&] {
-    const RecomputeChoice made = ChooseRecompute(deck, world.Size(), device.Kind(), deck.recompute.budget);
-    ReportChoice(made);
-    return Pack(Chosen{std::string(DeckName(made.deck.recompute.mode)), made.deck.recompute.layers});
+    const MemoryChoice made =
+        ChooseMemory(deck, world.Size(), device.Kind(), MemoryBudget(deck, 0), CostsOfChoice(deck));
+    if (deck.recompute.mode == RecomputeMode::kAuto && made.layers) ReportLayers(*made.layers);
+    if (made.offload) ReportOffload(made);
+    const auto& [recompute, offload] = std::tie(made.deck.recompute, made.deck.offload);
+    return Pack(Chosen{std::string(DeckName(recompute.mode)), recompute.layers, offload.optimizer, offload.activations,
+                       offload.parameters, offload.gradients, offload.layers});
   }));
   chosen.recompute.mode = ParseChoice<RecomputeMode>(choice.mode).value();
   chosen.recompute.layers = choice.layers;
   chosen.recompute.budget = 0;
+  chosen.offload.optimizer = choice.optimizer;
+  chosen.offload.activations = choice.activations;
+  chosen.offload.parameters = choice.parameters;
+  chosen.offload.gradients = choice.gradients;
+  chosen.offload.layers = choice.offloaded;
   return chosen;
 }
 

@@ -1,0 +1,111 @@
+"""Keys of [offload] that are "auto", for clusters of inputs/clusters and budgets between the peaks of the fixed
+choices: the peak fits, and the simulated step is at most 0.1 % longer than that of the fastest fixed choice that fits;
+where only "all" fits, so does "auto". The choice by hand makes the same plan. What fits without is not moved.
+
+    offload.py          two decks
+    offload.py measure  all of them, with every difference
+"""
+import concurrent.futures, itertools, json, os, sys, tempfile
+
+from support.runs import Checks, launch
+
+AT_ONCE = 2
+SLOWER = 1e-3
+STATES = ["optimizer", "parameters", "gradients"]
+H100 = "inputs/clusters/h100-8x400g.toml"
+LLAMA_8B = ["parallel.dp_shard=-1", "parallel.tp=1", "loss.chunks=0"]
+# Name, deck, ranks, cluster, keys, which keys are open: "states", "activations", "recompute".
+DECKS = [
+    ("1b, micro 4", "inputs/llama/1b.toml", 1, H100, ["parallel.dp_shard=1", "batch.micro=4", "batch.global=16"],
+     ["states", "activations"]),
+    ("1b, states", "inputs/llama/1b.toml", 1, H100, ["parallel.dp_shard=1", "batch.micro=1", "batch.global=4"],
+     ["states"]),
+    ("8b, micro 1", "inputs/llama/8b.toml", 1, H100, [*LLAMA_8B, "batch.micro=1", "batch.global=16"],
+     ["states", "activations", "recompute"]),
+    ("8b, micro 4", "inputs/llama/8b.toml", 1, H100, [*LLAMA_8B, "batch.micro=4", "batch.global=16"],
+     ["states", "activations", "recompute"]),
+    ("8b on 8, zero 3", "inputs/llama/8b.toml", 8, H100, [*LLAMA_8B, "batch.micro=2", "batch.global=64"],
+     ["states", "activations"]),
+    ("8b on 8, pp 4", "inputs/llama/8b.toml", 8, H100,
+     [*LLAMA_8B, "parallel.pp=4", "batch.micro=1", "batch.global=32"], ["states", "activations"]),
+    ("8b, one microbatch", "inputs/llama/8b.toml", 1, H100,
+     [*LLAMA_8B, "recompute.mode=full", "batch.micro=4", "batch.global=4"], ["states"]),
+    ("8b, 24 GB", "inputs/llama/8b.toml", 1, "inputs/clusters/rtx4090-pcie4.toml",
+     [*LLAMA_8B, "recompute.mode=full", "batch.micro=2", "batch.global=16"], ["states", "activations"]),
+]
+TEST = ["1b, micro 4", "8b, one microbatch"]
+
+
+def plan(deck, ranks, cluster, keys):
+    """The JSON of plan --cluster; exit status 4 only says that it does not fit a device."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "plan.json")
+        done = launch(1, ["plan", deck, "--ranks", str(ranks), "--cluster", cluster, "--json", path, *keys])
+        if done.returncode not in (0, 4):
+            sys.exit(f"{deck} {' '.join(keys)}: exit status {done.returncode}\n{done.stdout}")
+        with open(path) as file:
+            return json.load(file)
+
+
+def fixed_choices(open_keys):
+    """Every combination of none and all, and of modes."""
+    states = STATES if "states" in open_keys else []
+    shares = [*states, *(["activations"] if "activations" in open_keys else [])]
+    modes = ["none", "selective", "full"] if "recompute" in open_keys else [None]
+    for mode in modes:
+        for values in itertools.product(["none", "all"], repeat=len(shares)):
+            yield [f"offload.{key}={value}" for key, value in zip(shares, values)] + (
+                [f"recompute.mode={mode}"] if mode else [])
+
+
+def compare(entry, full):
+    """Lines of a table, and what must hold: (text, whether it does)."""
+    name, deck, ranks, cluster, keys, open_keys = entry
+    fixed = [(choice, plan(deck, ranks, cluster, [*keys, *choice])) for choice in fixed_choices(open_keys)]
+    opened = [key.split("=")[0] + "=auto" for key in next(iter(fixed_choices(open_keys)))]
+    peaks = sorted({made["peak_bytes"] for _, made in fixed})
+    budgets = [peaks[0], *[(a + b) // 2 for a, b in zip(peaks, peaks[1:])]]
+    budgets = budgets[:: max(1, len(budgets) // 6)] if full else [budgets[0], budgets[len(budgets) // 2]]
+    lines, checks = [], []
+    for budget in budgets:
+        auto = plan(deck, ranks, cluster, [*keys, *opened, f"recompute.budget={budget}"])
+        best, fastest = min(((choice, made) for choice, made in fixed if made["peak_bytes"] <= budget),
+                            key=lambda one: one[1]["step_ms"])
+        gain = 1 - auto["step_ms"] / fastest["step_ms"]
+        made = auto["offload"]
+        taken = made["trials"][made["choice"]]
+        lines.append(f"{name:<20} {budget / 1e9:6.1f} GB {auto['peak_bytes'] / 1e9:6.1f} {fastest['step_ms']:10.1f} ms "
+                     f"{auto['step_ms']:10.1f} {100 * gain:6.2f} % {len(made['trials']):3}  best fixed: "
+                     f"{' '.join(key.split('.')[1] for key in best if not key.endswith('none'))}")
+        checks += [(f"{name}, {budget} bytes: the peak, {auto['peak_bytes']}, fits", auto["peak_bytes"] <= budget),
+                   (f"{name}, {budget} bytes: {auto['step_ms']:.3f} ms is not longer than {' '.join(best)}, "
+                    f"{fastest['step_ms']:.3f} ms", gain >= -SLOWER)]
+    hand = [f"offload.{key}={taken[key]}" for key in [*STATES, "activations"]]
+    hand += [f"offload.layers={json.dumps(taken['layers'])}"] if taken["layers"] else []
+    if "recompute" in open_keys:
+        hand += [f"recompute.mode={taken['recompute_mode']}",
+                 f"recompute.layers={json.dumps(taken['recompute_layers'])}"]
+    by_hand = plan(deck, ranks, cluster, [*keys, *hand])
+    checks.append((f"{name}: the choice by hand makes the same plan",
+                   by_hand["rank_peak_bytes"] == auto["rank_peak_bytes"] and by_hand["step_ms"] == auto["step_ms"]))
+    roomy = plan(deck, ranks, cluster, [*keys, *opened, f"recompute.budget={max(peaks)}"])
+    checks.append((f"{name}: nothing is moved that fits", "host_bytes" not in roomy))
+    return lines, checks
+
+
+def main():
+    measures, texts = sys.argv[1:2] == ["measure"], sys.argv[2:]
+    chosen = [entry for entry in DECKS if entry[0] in TEST]
+    if measures:
+        chosen = [entry for entry in DECKS if not texts or any(text in entry[0] for text in texts)]
+    checks = Checks()
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        for lines, held in pool.map(lambda entry: compare(entry, measures), chosen):
+            print("\n".join(lines), flush=True)
+            for text, holds in held:
+                checks.that(holds, text)
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()

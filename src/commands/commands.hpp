@@ -70,6 +70,7 @@ struct TuneCommandOptions {
   std::string routing;             ///< ReadRouting; empty: balanced
   std::vector<std::string> fixed;  ///< keys that stay at the deck's value
   int top = 10;                    ///< rows of the ranking
+  bool fewest = false;             ///< search the smallest number of ranks on which a layout fits, too
   std::optional<double> reserve;   ///< GB of each device that a layout leaves free; not set: kReserve of its memory
   std::string output, json;        ///< files to write; empty: none
 };

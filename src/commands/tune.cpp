@@ -87,6 +87,9 @@ class Printer {
                result_.compiled_too_large > 0
                    ? fmt::format("; {} did not fit once compiled", result_.compiled_too_large)
                    : "");
+    if (!result_.offload.empty())
+      fmt::print("offload     {}, since nothing fits without; of the fastest, what \"auto\" takes if that is faster\n",
+                 result_.offload);
     PrintRanking();
     PrintChoice();
     PrintReasons();
@@ -96,7 +99,7 @@ class Printer {
   void PrintRanking() const {
     fmt::print("\n{:>4} {:>9} {:>10} {:>6} {:>8} {:>7} {:>8} {:>5}", "rank", "step", "tokens/s", "MFU", "peak GB",
                "free", "compute", "idle");
-    for (CommAxis axis : kCommAxes) fmt::print(" {:>5}", Name(axis));
+    for (CommAxis axis : Axes()) fmt::print(" {:>5}", Name(axis));
     fmt::print(" {:>9}  {}\n", "measured", "layout");
     const size_t shown = std::min(result_.ranking.size(), static_cast<size_t>(options_.top));
     for (size_t i = 0; i < shown; ++i) PrintRow(i);
@@ -105,6 +108,15 @@ class Printer {
         "     shares in % of the step, of the rank that ends last; tp, cp, ep, dp, pp: exposed communication; "
         "measured: share of its time that was measured\n");
   }
+  /// With that of copies to and from the host, if a layout has some.
+  std::vector<CommAxis> Axes() const {
+    std::vector<CommAxis> axes(kCommAxes.begin(), kCommAxes.end());
+    if (std::ranges::any_of(result_.ranking, [](const Candidate& c) {
+          return c.breakdown.exposed_us[CommAxis::kHost] + c.breakdown.hidden_us[CommAxis::kHost] > 0;
+        }))
+      axes.push_back(CommAxis::kHost);
+    return axes;
+  }
   void PrintRow(size_t i) const {
     const Candidate& c = result_.ranking[i];
     const Rates rates = RatesOf(c, ranks_, cluster_);
@@ -112,7 +124,7 @@ class Printer {
                i == result_.choice ? "*" : " ", rates.step_s, HumanCount(rates.tokens_per_s), kPerCent * rates.mfu,
                double(c.peak_bytes) / kGiga, rates.free_gb, Share(c.breakdown.compute_us, c),
                Share(c.breakdown.idle_us, c));
-    for (CommAxis axis : kCommAxes) fmt::print(" {:>5.1f}", Share(c.breakdown.exposed_us[axis], c));
+    for (CommAxis axis : Axes()) fmt::print(" {:>5.1f}", Share(c.breakdown.exposed_us[axis], c));
     fmt::print(" {:>7.0f} %  {}; {}\n", kPerCent * c.measured_share, c.layout, c.limit);
   }
 
@@ -212,6 +224,7 @@ nlohmann::ordered_json TuneJson(const TuneResult& result, const Deck& deck, int 
   json["margin"] = result.margin;
   json["near_ties"] = result.near_ties;
   json["choice"] = result.choice;
+  json["offload"] = result.offload;
   json["baseline"] = result.baseline ? nlohmann::ordered_json(*result.baseline) : nlohmann::ordered_json(nullptr);
   json["deck"] = AsDeck(result.ranking[result.choice], deck);
   json["ranking"] = nlohmann::ordered_json::array();
@@ -220,6 +233,41 @@ nlohmann::ordered_json TuneJson(const TuneResult& result, const Deck& deck, int 
   for (const Rejection& r : result.rejections)
     json["rejections"].push_back({{"layout", r.layout}, {"reason", r.reason}});
   json["rules"] = result.rules;
+  return json;
+}
+
+/// "dp 2 1f1b micro 1, offload optimizer 1.00 activations layers 0-3": a candidate with what is on the host.
+std::string WithOffload(const Candidate& c) {
+  const Deck::Offload& o = c.deck.offload;
+  std::string text;
+  for (const auto& [name, share] : {std::pair("optimizer", o.optimizer), std::pair("activations", o.activations),
+                                    std::pair("parameters", o.parameters), std::pair("gradients", o.gradients)})
+    if (share != 0) text += fmt::format(" {} {:.2f}", name, share);
+  if (!o.layers.empty()) text += " layers " + o.layers;
+  return c.layout + (text.empty() ? "" : ", offload" + text);
+}
+
+/// On so many ranks, or on all of them if it fits on no fewer.
+const Candidate& ChoiceOn(const std::optional<FewestRanks>& fewest, const TuneResult& all) {
+  const TuneResult& result = fewest ? fewest->result : all;
+  return result.ranking[result.choice];
+}
+
+void PrintFewest(const std::optional<FewestRanks>& fewest, const TuneResult& all, int ranks, const Cluster& cluster) {
+  const Candidate& choice = ChoiceOn(fewest, all);
+  const int fewer = fewest ? fewest->ranks : ranks;
+  const Rates rates = RatesOf(choice, fewer, cluster);
+  fmt::print("\nfewest      {} x {} (powers of two and {} were tried): {:.4g} s, {} tokens/s, peak {:.4g} GB; {}\n",
+             fewer, cluster.compute.name, ranks, rates.step_s, HumanCount(rates.tokens_per_s),
+             double(choice.peak_bytes) / kGiga, WithOffload(choice));
+}
+
+nlohmann::ordered_json FewestJson(const std::optional<FewestRanks>& fewest, const TuneResult& all, int ranks,
+                                  const Cluster& cluster) {
+  const Candidate& choice = ChoiceOn(fewest, all);
+  nlohmann::ordered_json json = TuneJson(choice, fewest ? fewest->ranks : ranks, cluster);
+  json["ranks"] = fewest ? fewest->ranks : ranks;
+  json["layout"] = WithOffload(choice);
   return json;
 }
 
@@ -237,11 +285,16 @@ int TuneCommand(const TuneCommandOptions& options) {
   TuneOptions tune;
   tune.fixed = options.fixed;
   tune.memory_bytes = costs.cluster().BytesForPrograms() - ReserveOf(options, costs.cluster());
-  const TuneResult result = Tune(deck, ranks, costs, tune);
+  const TuneResult result = TuneWithOffload(deck, ranks, costs, tune);
+  const std::optional<FewestRanks> fewest =
+      options.fewest ? FindFewestRanks(deck, ranks, costs, tune) : std::optional<FewestRanks>();
   const std::string text = ChosenDeck(result, deck, costs.cluster(), ranks);
   WriteOutput(options.output, text);
-  WriteOutput(options.json, TuneJson(result, deck, ranks, costs.cluster()).dump(1) + "\n");
+  nlohmann::ordered_json json = TuneJson(result, deck, ranks, costs.cluster());
+  if (options.fewest) json["fewest"] = FewestJson(fewest, result, ranks, costs.cluster());
+  WriteOutput(options.json, json.dump(1) + "\n");
   Printer(result, options, costs.cluster(), ranks).Print();
+  if (options.fewest) PrintFewest(fewest, result, ranks, costs.cluster());
   if (options.output.empty())
     fmt::print("\n{}", text);
   else

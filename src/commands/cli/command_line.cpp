@@ -114,6 +114,8 @@ void AddSearch(CLI::App* command, TuneCommandOptions& options) {
                                100 * kReserve))
       ->type_name("GB")
       ->check(Within(0.0, kMaxGigabytes));
+  command->add_flag("--fewest", options.fewest,
+                    "print the fewest ranks on which a layout fits, too (of powers of two), with its speed");
   AddRouting(command, options.routing);
   command->add_option("-o,--output", options.output, "write the chosen layout as a deck to include")->type_name("FILE");
 }
@@ -148,7 +150,7 @@ void AddPlan(CLI::App& app, CommandJob& job) {
   CLI::Option* flag = command->add_flag("--search", *searches, "same as espalier tune, on that cluster");
   AddSearch(command, *search);
   flag->needs(cluster)->excludes(failures);
-  for (const char* name : {"--fix", "--top", "--reserve", "--routing", "--output"})
+  for (const char* name : {"--fix", "--top", "--reserve", "--fewest", "--routing", "--output"})
     command->get_option(name)->needs(flag);
   command->callback([options, search, searches, &job] {
     search->arguments = options->arguments;

@@ -247,6 +247,17 @@ class Search {
     result_.compiled = std::ssize(chosen_);
   }
 
+  /// Of a compiled layout that does not fit.
+  std::string WhatLacks(const Trial& trial) const {
+    if (trial.peak_bytes > context_.memory_bytes)
+      return fmt::format("; the smallest needs {:.4g} GB or more ({})", double(trial.peak_bytes) / kGiga,
+                         Remedy(trial.peak_bytes));
+    return fmt::format(
+        "; the smallest needs {:.4g} GB of the host for a rank, and host.memory_bytes has {:.4g} GB for a "
+        "node (take more nodes)",
+        double(trial.host_bytes) / kGiga, double(context_.costs.cluster().host.memory_bytes) / kGiga);
+  }
+
   void Rank() {
     const Trial* smallest = nullptr;
     for (size_t i = 0; i < trials_.size(); ++i) {
@@ -265,10 +276,7 @@ class Search {
       throw UserError(ExitStatus::kDoesNotFit,
                       fmt::format("tune: none of the {} best layouts on {} ranks fits {:.4g} GB once compiled{}",
                                   result_.compiled, context_.ranks, double(context_.memory_bytes) / kGiga,
-                                  smallest == nullptr ? std::string()
-                                                      : fmt::format("; the smallest needs {:.4g} GB or more ({})",
-                                                                    double(smallest->peak_bytes) / kGiga,
-                                                                    Remedy(smallest->peak_bytes))));
+                                  smallest == nullptr ? "" : WhatLacks(*smallest)));
     std::ranges::stable_sort(result_.ranking, {}, &Candidate::step_us);
     if (options_.refine_offload) RefineOffload();
     const auto baseline =

@@ -5,7 +5,7 @@ over measured step time for shapes that were not calibrated; it wants a quiet ma
 the calibration, the prediction and the run follow one another, and this is done several times, since machines drift:
 the median of the predictions over the median of the runs counts.
 """
-import json, os, re, statistics, sys, tempfile
+import json, os, re, statistics, sys, tempfile, tomllib
 
 from support.runs import Checks, DECK, Metrics, ROOT, launch
 
@@ -146,6 +146,12 @@ def calibrated_shape_is_measured(checks, folder):
     shares = other["sources"]
     checks.that(shares["interpolated"] > 0.5 and abs(sum(shares.values()) - 1) < 1e-9,
                 f"another shape is interpolated: {shares}")
+    with open(cluster, "rb") as file:
+        host = tomllib.load(file)["host"]
+    checks.that(all(host[key] > 0 for key in ("out_bytes_per_us", "in_bytes_per_us", "dram_bytes_per_us", "copy_us")),
+                f"the link to the host is measured: {host}")
+    moved = simulate(cluster, 1, DECK, [*SMALL, "offload.optimizer=all"], folder)
+    checks.that(moved["step_ms"] > step["step_ms"], "copies by these rates take time")
     far = simulate(cluster, 1, DECK, [*SMALL, "model.vocab=65536", "batch.micro=8"], folder)
     checks.that(far["sources"]["formula"] > 0, f"far sizes go by formulas: {far['sources']}")
 

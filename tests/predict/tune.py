@@ -108,7 +108,7 @@ def reserve_stays_free(checks, folder):
     text = refused("--ranks", "8", "--reserve", "-1", status=2)
     checks.that("--reserve" in text, f"less than nothing is refused: {text}")
     text = refused("--ranks", "4", "--reserve", "80", "--fix", "parallel.dp_replicate", "--fix", "parallel.cp",
-                   status=4)
+                   "--fix", "offload.optimizer", status=4)
     checks.that("leave less free (--reserve 0)" in text, f"the remedy is named: {text}")
 
 
@@ -117,10 +117,39 @@ def errors_are_explained(checks, folder):
     checks.that("parallel.pt" in text and "did you mean" in text, "an unknown key is named, and the nearest one")
     text = refused("--ranks", "7", "batch.global=1", "model.layers=1", status=2)
     checks.that("batch.global" in text, "ranks for which no layout is valid")
-    text = refused("--ranks", "1", status=4)
+    text = refused("--ranks", "1", "--fix", "offload.optimizer", status=4)
     checks.that("the smallest" in text and "GB" in text, "what does not fit names the smallest")
     text = refused("--ranks", "8", "-o", os.path.join(folder, "none", "x.toml"), status=2)
     checks.that("does not exist" in text, "a file that cannot be written is refused before the search")
+
+
+def state_moves_if_nothing_fits(checks, folder):
+    """8B on one and two GPUs: what moves is in the deck, and the fewest ranks are those."""
+    keys = ["batch.global=8", "loss.chunks=0"]
+    for ranks, flags, fewest in ((1, ["--fewest"], 1), (2, ["--fewest", "--fix", "parallel.cp"], 1)):
+        out, deck = os.path.join(folder, "moved.json"), os.path.join(folder, "moved.toml")
+        done = launch(1, ["tune", LLAMA, "--ranks", str(ranks), "--cluster", A100, "--json", out, "-o", deck, *flags,
+                          *keys])
+        checks.that(done.returncode == 0, f"{ranks} ranks: {done.stdout[-300:]}")
+        with open(out) as file:
+            found = json.load(file)
+        moves = 'offload.optimizer = "all"' if ranks == 1 else ""
+        checks.that(found["offload"] == moves and ("since nothing fits without" in done.stdout) == (ranks == 1),
+                    f"{ranks} ranks: the state moves only where nothing fits without: {found['offload']}")
+        checks.that(found["fewest"]["ranks"] == fewest and "\nfewest      1 x A100" in done.stdout,
+                    f"{ranks} ranks: fits on {found['fewest']['ranks']}")
+        both = launch(1, ["simulate", LLAMA, deck, "--ranks", str(ranks), "--cluster", A100, "--json", out, *keys])
+        with open(out) as file:
+            step = json.load(file)
+        checks.that(both.returncode == 0 and step["step_ms"] == found["ranking"][found["choice"]]["step_ms"],
+                    f"{ranks} ranks: the written deck has what moved, {step['step_ms']} ms")
+    kept = launch(1, ["tune", LLAMA, "--ranks", "1", "--cluster", A100, *keys, "offload.optimizer=0.1"])
+    checks.that(kept.returncode == 4, f"a share of the deck stays: exit {kept.returncode}")
+    with open(os.path.join(folder, "host.toml"), "w") as file:
+        file.write(f'include = ["{A100}"]\n[host]\nmemory_bytes = 50_000_000_000\n')
+    host = launch(1, ["tune", LLAMA, "--ranks", "1", "--cluster", os.path.join(folder, "host.toml"), *keys])
+    checks.that(host.returncode == 4 and "host.memory_bytes has 50 GB" in host.stdout,
+                f"the host has no room: exit {host.returncode} {host.stdout[-300:]}")
 
 
 def what_does_not_fit_has_neighbours(checks, folder):
@@ -134,7 +163,8 @@ def main():
     checks = Checks()
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     for check in (the_ranking_adds_up, the_written_deck_is_the_choice, plan_search_is_tune, fixed_keys_stay,
-                  reserve_stays_free, errors_are_explained, what_does_not_fit_has_neighbours):
+                  reserve_stays_free, errors_are_explained, state_moves_if_nothing_fits,
+                  what_does_not_fit_has_neighbours):
         if wanted in check.__name__:
             with tempfile.TemporaryDirectory() as folder:
                 check(checks, folder)

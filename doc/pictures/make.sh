@@ -33,6 +33,7 @@ Timeline layout-dp8 inputs/llama/8b.toml 8 batch.global=16
 Schedule 1f1b
 Schedule interleaved
 Schedule zb-h1
+Schedule zb-interleaved
 Schedule zbv
 Schedule dualpipev
 

@@ -42,9 +42,9 @@ std::string LengthText(const Deck& deck) {
 
 int CheckCommand(const CheckOptions& options) {
   auto [loaded, steps] = CountSteps(LoadDeck(options.arguments.deck, options.arguments.overrides));
+  ReadOrder(loaded.deck);
   if (options.ranks > 0) ResolveMesh(loaded, options.ranks);
   RequirePatternsMatch(loaded);
-  ReadCosts(loaded.deck);
   const Deck& deck = loaded.deck;
   fmt::print("# {}: {} parameters, {} tokens a step, {}, on {}\n", deck.name, CountParameters(deck),
              TokensPerStep(deck), LengthText(deck), RanksText(deck, options.ranks));

@@ -41,6 +41,7 @@ struct PlanOptions {
   std::string json;                       ///< file to write the plan to; empty: none
   int program = -1;                       ///< print the program of this rank instead; -1: none
   bool passes = false;                    ///< print what each pass of the compiler changes instead
+  bool schedule = false;                  ///< print the pipeline schedule as CSV instead
   std::string cluster;                    ///< cluster file: times the step too; empty: none
   int failures = 0;                       ///< print what follows the loss of so many nodes instead; 0: no
   std::optional<double> node_mtbf_hours;  ///< mean time between failures of a node; not set: the cluster file's

@@ -28,6 +28,7 @@
 #include "espalier/ops/op_times.hpp"
 #include "espalier/passes/fp8.hpp"
 #include "espalier/report/text.hpp"
+#include "espalier/schedule/schedule_file.hpp"
 #include "espalier/train/choose_device.hpp"
 #include "espalier/train/count_steps.hpp"
 #include "espalier/util/error.hpp"
@@ -115,9 +116,9 @@ void PrintJoined(const Graph& graph) {
              gates.all.size(), heads.joined.size(), heads.all.size());
 }
 
-void PrintSchedule(const Schedule& schedule) {
-  fmt::print("\nschedule    {} (a column is one forward of a microbatch in a chunk; B and W as long each)\n{}",
-             Name(schedule.kind), Draw(schedule));
+void PrintSchedule(const std::string& name, const Schedule& schedule) {
+  fmt::print("\nschedule    {} (a column is one forward of a microbatch in a chunk; B and W as long each)\n{}", name,
+             Draw(schedule));
 }
 
 /// A unit in which the largest of some figures has digits before the point.
@@ -196,7 +197,7 @@ void PrintPlan(const WorldPlan& plan, const std::optional<MemoryChoice>& memory,
   }());
   PrintOrder(c.deck);
   PrintJoined(*c.graph);
-  PrintSchedule(c.schedule);
+  PrintSchedule(DescribeSchedule(c.deck), c.schedule);
   PrintMemory(plan);
   if (memory) PrintMemoryChoice(*memory);
   PrintHostMemory(plan);
@@ -311,9 +312,9 @@ int PlanCommand(const PlanOptions& options) {
   if (!options.cluster.empty()) counted.loaded = RequireSteps(std::move(counted.loaded));
   LoadedDeck& loaded = counted.loaded;
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
+  ReadOrder(loaded.deck);
   ResolveMesh(loaded, ranks);
   RequirePatternsMatch(loaded);
-  ReadCosts(loaded.deck);
   if (options.program >= ranks)
     throw UserError(
         ExitStatus::kDeck,
@@ -325,6 +326,10 @@ int PlanCommand(const PlanOptions& options) {
   loaded.deck.run.device = device.device;
   const std::optional<MemoryChoice> memory = ChooseMemoryOfPlan(loaded.deck, ranks, nullptr);
   if (memory) loaded.deck = memory->deck;
+  if (options.schedule) {
+    fmt::print("{}", ToCsv(Compile(loaded.deck, ranks, Purpose::kTrain, DeviceOf(loaded.deck)).schedule));
+    return static_cast<int>(ExitStatus::kDone);
+  }
   if (options.passes) {
     PrintPasses(loaded.deck, ranks);
     return static_cast<int>(ExitStatus::kDone);

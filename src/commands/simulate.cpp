@@ -37,9 +37,9 @@ int SimulateCommand(const SimulateCommandOptions& options) {
   CheckWritable("--svg", options.svg);
   LoadedDeck loaded = RequireSteps(LoadDeck(options.arguments.deck, options.arguments.overrides));
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(loaded.deck);
+  ReadOrder(loaded.deck);
   ResolveMesh(loaded, ranks);
   RequirePatternsMatch(loaded);
-  ReadCosts(loaded.deck);
   Target target = ChooseTarget(loaded, options.cluster);
   target.routing = ReadRouting(options.routing, loaded.deck, options.seed);
   const SimulateOptions simulate = OptionsOf(options, target.cluster, ranks);

@@ -276,7 +276,7 @@ nlohmann::ordered_json FewestJson(const std::optional<FewestRanks>& fewest, cons
 int TuneCommand(const TuneCommandOptions& options) {
   LoadedDeck loaded = LoadDeck(options.arguments.deck, options.arguments.overrides);
   RequirePatternsMatch(loaded);
-  ReadCosts(loaded.deck);
+  ReadOrder(loaded.deck);
   const Deck& deck = loaded.deck;
   const int ranks = options.ranks > 0 ? options.ranks : SmallestRanks(deck);
   const Costs costs(LoadCluster(options.cluster), ReadRouting(options.routing, deck, kRoutingSeed));

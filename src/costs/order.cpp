@@ -7,6 +7,7 @@
 
 #include "espalier/costs/costs.hpp"
 #include "espalier/ops/op_times.hpp"
+#include "espalier/schedule/schedule_file.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
 
@@ -41,6 +42,16 @@ class TimesOfFile : public OpTimes {
   const std::string origin_;
 };
 
+/// Adds the key to the messages of an error.
+template <typename Work>
+void NamingKey(const char* key, const Work& work) try {
+  work();
+} catch (const UserError& error) {
+  std::vector<std::string> messages = error.messages();
+  for (std::string& message : messages) message = fmt::format("{}: {}", key, message);
+  throw UserError(error.status(), std::move(messages));
+}
+
 }  // namespace
 
 std::shared_ptr<const OpTimes> TimesOf(const Cluster& cluster, const std::string& path) {
@@ -52,13 +63,27 @@ std::shared_ptr<const OpTimes> TimesOf(const Cluster& cluster, const std::string
 void ReadCosts(Deck& deck) {
   deck.times = nullptr;
   if (deck.run.costs.empty()) return;
-  try {
-    deck.times = TimesOf(LoadCluster(deck.run.costs), deck.run.costs);
-  } catch (const UserError& error) {
-    std::vector<std::string> messages = error.messages();
-    for (std::string& message : messages) message = "run.costs: " + message;
-    throw UserError(error.status(), std::move(messages));
-  }
+  NamingKey("run.costs", [&] { deck.times = TimesOf(LoadCluster(deck.run.costs), deck.run.costs); });
+}
+
+void ReadSchedule(Deck& deck) {
+  deck.pipeline.of_file = nullptr;
+  if (deck.pipeline.schedule != ScheduleKind::kFile) return;
+  NamingKey("pipeline.file", [&] { deck.pipeline.of_file = ReadScheduleFile(deck.pipeline.file); });
+}
+
+void ReadOrder(Deck& deck) {
+  ReadCosts(deck);
+  ReadSchedule(deck);
+}
+
+std::string OriginOfSchedule(const Deck& deck) {
+  return deck.pipeline.of_file == nullptr ? "" : deck.pipeline.of_file->origin;
+}
+
+std::string DescribeSchedule(const Deck& deck) {
+  const std::string origin = OriginOfSchedule(deck);
+  return origin.empty() ? std::string(Name(deck.pipeline.schedule)) : origin;
 }
 
 std::string DescribeOrder(const Deck& deck) {

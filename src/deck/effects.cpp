@@ -89,8 +89,12 @@ std::string NoContextParallelism(const Deck& d) { return When(d.parallel.cp == 1
 std::string NoSharedExperts(const Deck& d) { return When(d.parallel.ep == 1, "parallel.ep is 1"); }
 std::string NoJointJobs(const Deck& d) {
   const std::string_view schedule = Name(d.pipeline.schedule);
-  return When(!TraitsOf(d.pipeline.schedule).has_joint_jobs,
+  return When(!TraitsOf(d.pipeline).has_joint_jobs,
               fmt::format("pipeline.schedule = \"{}\" has no jobs of a forward and a backward", schedule));
+}
+std::string NoScheduleFile(const Deck& d) {
+  return When(d.pipeline.schedule != ScheduleKind::kFile,
+              fmt::format("pipeline.schedule is \"{}\", not \"file\"", Name(d.pipeline.schedule)));
 }
 std::string NothingJoins(const Deck& d) {
   if (d.fusion.join_matmuls == JoinMatmuls::kNever) return "";
@@ -258,6 +262,7 @@ const std::vector<Effect>& Effects() {
       {"model.sliding_window", HidesNothing},
       {"model.full_attention_layers", NoWindow},
       {"model.full_attention_every", NoWindow},
+      {"pipeline.file", NoScheduleFile},
       {"loss.mtp_weight", NoFurtherTokens},
       {"experts.per_token", NoExperts},
       {"experts.ffn_dim", NoExperts},
@@ -403,7 +408,7 @@ bool FollowsTimes(const Deck& deck) {
   const Deck::Parallel& p = deck.parallel;
   const Deck::Overlap& o = deck.overlap;
   return (p.tp > 1 && o.tensor_strips != 1) || (p.cp > 1 && o.context) || (p.ep > 1 && o.experts) ||
-         (o.interleave && TraitsOf(deck.pipeline.schedule).has_joint_jobs) || LeavesMemoryOpen(deck) ||
+         (o.interleave && TraitsOf(deck.pipeline).has_joint_jobs) || LeavesMemoryOpen(deck) ||
          deck.offload.activations > 0 || !deck.offload.layers.empty();
 }
 

@@ -103,7 +103,7 @@ Checked when the deck is read:
 - `batch.micro` divides `batch.global`, and the sizes of a ramp. `batch.ramp_start` is at most `batch.global`, and
   `batch.ramp_step` divides what is between them.
 - The schedule can run `pipeline.chunks`, and every chunk gets a layer. `pipeline.split` names `pp * chunks` chunks that
-  add up to `model.layers`.
+  add up to `model.layers`. Only in it the first and the last chunk may have no layer.
 - With `parallel.zero = 2` gradients are never whole, so `parallel.reduce` is not `step`.
 - Validation needs files, and a whole number of global batches.
 
@@ -114,7 +114,7 @@ Checked against the number of ranks:
 - `ep` divides `experts.count`. It is the product of `tp`, if that divides it, of `cp`, if that divides the rest, and of
   a divisor of `dp_shard`. If it has a part of `dp_shard`, `regather_group` is 0.
 - `batch.global` is a multiple of `micro * dp_replicate * dp_shard`. The quotient is the number of microbatches: at
-  least `pp` for interleaved, `2 pp` for dualpipev.
+  least `pp` for interleaved and zb-interleaved, `2 pp` for dualpipev.
 - `batch.ramp_start` and `batch.ramp_step` are such multiples too, and `batch.ramp_start` makes enough microbatches.
 )";
 

@@ -11,6 +11,7 @@
 #include "espalier/deck/recompute.hpp"
 #include "espalier/deck/step_range.hpp"
 #include "espalier/deck/time_limit.hpp"
+#include "espalier/schedule/schedule.hpp"
 #include "text.hpp"
 
 namespace espalier {
@@ -187,14 +188,14 @@ std::string AllToAllHasHeads(const Deck& deck) {
 }
 
 std::string ChunksSuitTheSchedule(const Deck& deck) {
-  return TraitsOf(deck.pipeline.schedule).ChunkCountError(deck.pipeline.chunks);
+  return TraitsOf(deck.pipeline).ChunkCountError(deck.pipeline.chunks);
 }
 
 /// Why the schedule cannot take the microbatches of `sequences` sequences. While dp_shard is open there may be fewer
 /// microbatches than counted here, never more.
 std::string ScheduleFault(const Deck& deck, int64_t sequences) {
   const auto& p = deck.parallel;
-  const ScheduleTraits& schedule = TraitsOf(deck.pipeline.schedule);
+  const ScheduleTraits& schedule = TraitsOf(deck.pipeline);
   const BatchShape batch = KnownBatch(deck, sequences);
   const int64_t least = schedule.MinMicrobatches(p.pp);
   if (batch.sequences % batch.rows != 0 || batch.microbatches >= least) return "";
@@ -215,7 +216,31 @@ std::string RampStartSuitsTheSchedule(const Deck& deck) {
   return deck.batch.ramp_start == 0 ? "" : ScheduleFault(deck, deck.batch.ramp_start);
 }
 
+std::string FileHasAName(const Deck& deck) {
+  if (deck.pipeline.schedule != ScheduleKind::kFile || !deck.pipeline.file.empty()) return "";
+  return "is needed with pipeline.schedule = \"file\": a CSV file, such as espalier plan --schedule prints";
+}
+
+/// Once the file is read.
+std::string FileSuitsTheDeck(const Deck& deck) {
+  const auto& p = deck.parallel;
+  const Schedule* given = TraitsOf(deck.pipeline).given;
+  if (given == nullptr || p.dp_shard == -1) return "";
+  if (deck.batch.ramp_start > 0) return "has one number of microbatches, so batch.ramp_start must be 0";
+  const int chunks = given->Chunks() / given->stages;
+  const BatchShape batch = KnownBatch(deck, deck.batch.global);
+  if (p.pp == given->stages && deck.pipeline.chunks == chunks && batch.microbatches == given->microbatches) return "";
+  return fmt::format(
+      "has {} lines, {} stages on each and {} microbatches, but parallel.pp = {}, pipeline.chunks = {}, and the batch "
+      "makes {} microbatches (needed: parallel.pp = {}, pipeline.chunks = {}, and batch.global = {} * batch.micro * "
+      "dp_replicate * dp_shard)",
+      given->stages, chunks, given->microbatches, p.pp, deck.pipeline.chunks, batch.microbatches, given->stages, chunks,
+      given->microbatches);
+}
+
+/// A split says itself what a chunk has.
 std::string EveryChunkHasALayer(const Deck& deck) {
+  if (!deck.pipeline.split.empty()) return "";
   const int chunks = deck.parallel.pp * deck.pipeline.chunks;
   if (chunks <= deck.model.layers) return "";
   return fmt::format(
@@ -233,6 +258,9 @@ std::string SplitFits(const Deck& deck) {
     return fmt::format("must have parallel.pp * pipeline.chunks = {} * {} = {} entries, not {}", deck.parallel.pp,
                        deck.pipeline.chunks, chunks, split.size());
   const int64_t sum = std::accumulate(split.begin(), split.end(), int64_t{0});
+  const bool hollow = split.size() > 2 && std::find(split.begin() + 1, split.end() - 1, 0) != split.end() - 1;
+  if (hollow)
+    return "must have layers in all chunks but the first, which has the embedding, and the last, with the head";
   if (sum == deck.model.layers) return "";
   return fmt::format("must add up to model.layers = {}, not {}", deck.model.layers, sum);
 }
@@ -414,6 +442,9 @@ const std::vector<Relation>& MeshRelations() {
       {{"batch.ramp_start", "batch.micro", "parallel.dp_replicate", "parallel.dp_shard", "parallel.pp",
         "pipeline.schedule"},
        RampStartSuitsTheSchedule},
+      {{"pipeline.file", "pipeline.schedule", "pipeline.chunks", "parallel.pp", "parallel.dp_replicate",
+        "parallel.dp_shard", "batch.global", "batch.micro", "batch.ramp_start"},
+       FileSuitsTheDeck},
   };
   static const std::vector<Relation> relations = Together(own, SizeRelations());
   return relations;
@@ -423,7 +454,8 @@ const std::vector<Relation>& DeckRelations() {
   static const std::vector<Relation> rank_free = {
       {{"model.vocab", "data.format", "data.tokenizer"}, TextNeedsBytes},
       {{"pipeline.chunks", "pipeline.schedule"}, ChunksSuitTheSchedule},
-      {{"parallel.pp", "pipeline.chunks", "model.layers"}, EveryChunkHasALayer},
+      {{"pipeline.file", "pipeline.schedule"}, FileHasAName},
+      {{"parallel.pp", "pipeline.chunks", "model.layers", "pipeline.split"}, EveryChunkHasALayer},
       {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},
       {{"parallel.dp_shard"}, ShardIsCount},
       {{"parallel.reduce", "parallel.zero", "parallel.dp_shard", "parallel.cp"}, ReduceKeepsShards},

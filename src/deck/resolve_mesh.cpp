@@ -7,6 +7,7 @@
 #include "espalier/deck/expert_parallel.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
+#include "espalier/schedule/schedule_file.hpp"
 #include "espalier/util/error.hpp"
 #include "relations.hpp"
 #include "text.hpp"
@@ -87,6 +88,11 @@ Mesh Resolve(Deck deck, int ranks, const PlaceOf& place) {
 int StateShards(const Mesh& mesh) { return mesh.GroupSize(kStateAxes); }
 
 }  // namespace
+
+const ScheduleTraits& TraitsOf(const Deck::Pipeline& pipeline) {
+  const bool given = pipeline.schedule == ScheduleKind::kFile && pipeline.of_file != nullptr;
+  return given ? pipeline.of_file->traits : TraitsOf(pipeline.schedule);
+}
 
 Mesh ResolveMesh(const Deck& deck, int ranks) {
   return Resolve(deck, ranks, [](std::string_view) { return std::string(); });

@@ -82,9 +82,9 @@ const Derived kDecaySteps = {"run.steps - lr.warmup_steps - lr.stable_steps",
 const Derived kZero = {"3; with pp > 1: 1", {"parallel.pp"}, [](const Deck& d) -> DeckValue {
                          return int64_t{d.parallel.pp > 1 ? 1 : 3};
                        }};
-const Derived kChunks = {"1; interleaved, zbv, dualpipev: 2", {"pipeline.schedule"}, [](const Deck& d) -> DeckValue {
-                           return int64_t{TraitsOf(d.pipeline.schedule).min_chunks};
-                         }};
+const Derived kChunks = {"1; interleaved, zb-interleaved, zbv, dualpipev: 2",
+                         {"pipeline.schedule"},
+                         [](const Deck& d) -> DeckValue { return int64_t{TraitsOf(d.pipeline.schedule).min_chunks}; }};
 /// True if there is communication to hide, and the cost in memory is small.
 const Derived kInterleave = {"true with tp > 1 and interleaved or dualpipev, else false",
                              {"parallel.tp", "pipeline.schedule"},
@@ -356,9 +356,15 @@ std::vector<DeckKey> Rows() {
     {"pipeline", "schedule", CHOICE(pipeline.schedule), "1f1b", OneOf<ScheduleKind>(),
      "Order of forward and backward microbatches on the stages."},
     {"pipeline", "chunks", FIELD(pipeline.chunks), kChunks, Between(1, 1024),
-     "Model chunks per stage: at least 2 for interleaved, 2 for zbv and dualpipev, else 1."},
-    {"pipeline", "split", FIELD(pipeline.split), Integers{}, Count(),
-     "Layers of each chunk, in order; empty: balanced by cost."},
+     "Model chunks per stage: at least 2 for interleaved and zb-interleaved, 2 for zbv and dualpipev, as many as a "
+     "line has for file, else 1."},
+    {"pipeline", "split", FIELD(pipeline.split), Integers{}, CountOrZero(),
+     "Layers of each chunk, in order; empty: balanced by cost. The first chunk also has the embedding, the last one "
+     "the head and the layers of mtp_layers; these two may have 0 other layers."},
+    {"pipeline", "file", FIELD(pipeline.file), "", Path(),
+     "With schedule = \"file\": CSV with a line for each stage, as PyTorch's pipelining and espalier plan --schedule "
+     "write it (doc/layouts.md). It decides which chunk is on which stage, and the order; pp, chunks and the number of "
+     "microbatches must be those of the file."},
 
     {"batch", "global", FIELD(batch.global), Required{}, Count(),
      "Sequences per step, over all ranks."},

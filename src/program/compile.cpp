@@ -77,7 +77,8 @@ Compilation CompileTokens(const Deck& deck, int ranks, Purpose purpose, int64_t 
   c.purpose = purpose;
   c.device = device;
   c.batch = BatchOfProgram(deck, c.mesh, purpose, tokens);
-  const ScheduleTraits& traits = TraitsOf(deck.pipeline.schedule);
+  const ScheduleTraits& traits = TraitsOf(deck.pipeline);
+  CHECK(traits.make != nullptr || traits.given != nullptr, "the file of pipeline.file has not been read");
   const int stages = c.mesh.Degree(Axis::kPp), chunks = deck.pipeline.chunks,
             m = static_cast<int>(c.batch.microbatches);
   const SteadyState steady = deck.overlap.interleave ? SteadyState::kJoint : SteadyState::kAlternating;

@@ -154,7 +154,8 @@ void Reporter::Start(const StartRecord& start) {
       .Number("startup_ms", start.startup_ms, kMilliseconds);
   if (options_.ramp.Grows()) line.Raw("batch_sizes", SizesArray(options_.ramp));
   if (!start.data.sources.empty()) line.Raw("data_sources", SourcesArray(start.data.sources));
-  line.TextIfAny("cpu_level", start.cpu_level).TextIfAny("costs", start.costs).TextIfAny("fault", start.fault);
+  line.TextIfAny("cpu_level", start.cpu_level).TextIfAny("costs", start.costs);
+  line.TextIfAny("schedule", start.schedule).TextIfAny("fault", start.fault);
   if (options_.sleeps) line.Text("cluster", start.cluster).Number("dilation", options_.dilation, kShortest);
   Write(line);
   started_ = true;

@@ -13,16 +13,13 @@
 #include "schedule/jobs.hpp"
 
 namespace espalier {
-namespace {
 
-/// The smallest block size that divides the microbatches, or whose last block still fills the pipeline.
 int BlockOf(int stages, int microbatches) {
   int block = stages;
   while (microbatches % block != 0 && microbatches % block < stages) ++block;
   return block;
 }
 
-/// The forwards of a stage as (index among its chunks, microbatch).
 std::vector<std::pair<int, int>> ForwardOrder(int block, int chunks, int microbatches) {
   std::vector<std::pair<int, int>> order;
   for (int begin = 0; begin < microbatches; begin += block)
@@ -30,8 +27,6 @@ std::vector<std::pair<int, int>> ForwardOrder(int block, int chunks, int microba
       for (int i = begin; i < std::min(begin + block, microbatches); ++i) order.emplace_back(chunk, i);
   return order;
 }
-
-}  // namespace
 
 Schedule Interleaved(int stages, int chunks_per_stage, int microbatches, SteadyState steady) {
   Schedule schedule = NoJobs(ScheduleKind::kInterleaved, stages, microbatches, Looped(stages, chunks_per_stage));

@@ -52,6 +52,13 @@ inline void AddForwardAndBackward(std::vector<Job>& jobs, const Job& forward, co
     jobs.back().parts.insert(jobs.back().parts.end(), backward.parts.begin(), backward.parts.end());
 }
 
+/// Of interleaved schedules, the number of microbatches that pass through a chunk before the stage turns to its next
+/// one: the smallest that divides them, or whose last block still fills the pipeline. Needs microbatches >= stages.
+int BlockOf(int stages, int microbatches);
+
+/// The forwards of a stage as (index among its chunks, microbatch).
+std::vector<std::pair<int, int>> ForwardOrder(int block, int chunks, int microbatches);
+
 /// Writes the jobs of one stage. Each call takes the next microbatch of the chunk and role; after the last one it
 /// writes nothing.
 class JobWriter {

@@ -16,6 +16,10 @@ Schedule MakeOneFOneB(int stages, int, int microbatches, SteadyState steady) {
   return OneFOneB(stages, microbatches, steady);
 }
 
+Schedule MakeZeroBubbleInterleaved(int stages, int chunks_per_stage, int microbatches, SteadyState) {
+  return ZeroBubbleInterleaved(stages, chunks_per_stage, microbatches);
+}
+
 using enum ChunkLayout;
 using enum WeightGradients;
 
@@ -24,8 +28,11 @@ constexpr std::array kSchedules = {
     ScheduleTraits{ScheduleKind::kGPipe, kLooped, kWithB, 1, 1, 0, false, Make<GPipe>},
     ScheduleTraits{ScheduleKind::kInterleaved, kLooped, kWithB, 2, kMaxChunks, 1, true, Interleaved},
     ScheduleTraits{ScheduleKind::kZeroBubbleH1, kLooped, kDeferred, 1, 1, 0, false, Make<ZeroBubbleH1>},
+    ScheduleTraits{ScheduleKind::kZeroBubbleInterleaved, kLooped, kDeferred, 2, kMaxChunks, 1, false,
+                   MakeZeroBubbleInterleaved},
     ScheduleTraits{ScheduleKind::kZeroBubbleV, kV, kDeferred, 2, 2, 0, false, Make<ZeroBubbleV>},
     ScheduleTraits{ScheduleKind::kDualPipeV, kV, kWithB, 2, 2, 2, true, Make<DualPipeV>},
+    ScheduleTraits{ScheduleKind::kFile, kLooped, kWithB, 1, kMaxChunks, 0, true, nullptr},
 };
 
 }  // namespace
@@ -47,6 +54,7 @@ std::string ScheduleTraits::ChunkCountError(int64_t chunks) const {
 }
 
 std::vector<int> ScheduleTraits::PlaceChunks(int stages, int chunks_per_stage) const {
+  if (given != nullptr) return given->stage_of_chunk;
   return layout == kV ? VShaped(stages) : Looped(stages, chunks_per_stage);
 }
 
@@ -56,7 +64,12 @@ Schedule MakeSchedule(const ScheduleTraits& traits, int stages, int chunks_per_s
   CHECK(error.empty(), "pipeline.chunks = {}: {}", chunks_per_stage, error);
   CHECK(microbatches >= traits.MinMicrobatches(stages), "{} on {} stages with {} microbatches", Name(traits.kind),
         stages, microbatches);
-  return traits.make(stages, chunks_per_stage, microbatches, steady);
+  if (traits.given == nullptr) return traits.make(stages, chunks_per_stage, microbatches, steady);
+  const Schedule& given = *traits.given;
+  CHECK(stages == given.stages && stages * chunks_per_stage == given.Chunks() && microbatches == given.microbatches,
+        "the schedule of a file has {} stages, {} chunks and {} microbatches, not {}, {} and {}", given.stages,
+        given.Chunks(), given.microbatches, stages, stages * chunks_per_stage, microbatches);
+  return given;
 }
 
 }  // namespace espalier

@@ -28,7 +28,7 @@ using Slots = std::map<std::tuple<int, Role, int>, Slot>;  // (chunk, role, micr
 
 Slots SlotsOf(const Schedule& schedule) {
   const ReplayOutcome outcome = PlayJobs(schedule, kNominal);
-  CHECK(outcome.stuck.empty(), "schedule {}: {}", Name(schedule.kind), outcome.stuck[0]);
+  CHECK(outcome.stuck.empty(), "schedule {}: {}", Name(schedule.kind), outcome.stuck[0].why);
   Slots slots;
   for (int stage = 0; stage < schedule.stages; ++stage) {
     auto span = outcome.replay.spans[stage].begin();

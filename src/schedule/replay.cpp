@@ -50,7 +50,8 @@ class Replayer {
     }
     ReplayOutcome outcome;
     for (size_t stage = 0; stage < states_.size(); ++stage) {
-      if (std::string why = WhyStuck(stage); !why.empty()) outcome.stuck.push_back(std::move(why));
+      if (std::string why = WhyStuck(stage); !why.empty())
+        outcome.stuck.push_back({static_cast<int>(stage), std::move(why)});
       replay_.makespan = std::max(replay_.makespan, states_[stage].free_at);
     }
     for (const StageClock& state : states_) replay_.idle.push_back(replay_.makespan - state.busy);

@@ -29,8 +29,8 @@ std::string NameOfKey(const std::string& override_text) {
 /// The deck on `ranks` ranks, its open degrees resolved.
 LoadedDeck Resolved(const DeckArguments& arguments, const std::vector<std::string>& keys, int ranks) {
   LoadedDeck loaded = CountSteps(LoadDeck(arguments.deck, WithKeys(arguments.overrides, keys))).loaded;
+  ReadOrder(loaded.deck);
   ResolveMesh(loaded, ranks);
-  ReadCosts(loaded.deck);
   Deck::Parallel& p = loaded.deck.parallel;
   if (p.dp_shard == -1) p.dp_shard = ranks / (p.pp * p.dp_replicate * p.cp * p.tp);
   return loaded;
@@ -53,7 +53,7 @@ constexpr const char* kRounding =
     "fp32 within a relative 1e-5 over 20 steps (doc/numerics.md, What is equal to what)";
 
 /// Keys of a layout with these degrees. A pipeline of another depth has the plainest schedule, if the deck's does not
-/// allow it.
+/// allow it; and so has one of other microbatches whose schedule is a file.
 std::vector<std::vector<std::string>> Variants(const Deck& deck, int pp, int replicate, int shard) {
   std::vector<std::string> keys = {fmt::format("parallel.dp_replicate={}", replicate),
                                    fmt::format("parallel.dp_shard={}", shard)};
@@ -62,8 +62,9 @@ std::vector<std::vector<std::string>> Variants(const Deck& deck, int pp, int rep
     if (!deck.pipeline.split.empty()) keys.emplace_back("pipeline.split=[]");
   }
   std::vector<std::vector<std::string>> variants = {keys};
-  if (pp != deck.parallel.pp) {
+  if (pp != deck.parallel.pp || deck.pipeline.schedule == ScheduleKind::kFile) {
     keys.insert(keys.end(), {"pipeline.schedule=1f1b", "pipeline.chunks=1"});
+    if (deck.pipeline.chunks > 1 && !deck.pipeline.split.empty()) keys.emplace_back("pipeline.split=[]");
     variants.push_back(keys);
   }
   const size_t plain = variants.size();

@@ -33,7 +33,9 @@ bool SuitsModel(const Deck& deck, const Group& group) {
   p.ep = group.ep;
   p.context = group.context;
   p.dp_shard = ExpertParallelOf(p).dp_shard;
-  changed.pipeline = {ScheduleKind::k1F1B, 1, {}};
+  changed.pipeline.schedule = ScheduleKind::k1F1B;
+  changed.pipeline.chunks = 1;
+  changed.pipeline.split.clear();
   changed.batch.micro = changed.batch.global;
   changed.batch.global *= p.dp_shard;
   changed.batch.ramp_start = 0;

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "espalier/schedule/schedule_file.hpp"
+
 namespace espalier {
 
 bool Layout::GathersAgain() const { return Shards() > 1 && zero == 3 && regather != Regather::kNever; }
@@ -21,6 +23,7 @@ Layout LayoutOf(const Deck& deck) {
           .ep = p.ep,
           .context = p.context,
           .schedule = deck.pipeline.schedule,
+          .of_file = deck.pipeline.of_file == nullptr ? nullptr : &deck.pipeline.of_file->traits,
           .chunks = deck.pipeline.chunks,
           .micro = deck.batch.micro,
           .recompute = deck.recompute.mode,
@@ -83,7 +86,8 @@ std::string ToString(const Layout& l) {
   else
     add("dp", l.dp_shard);
   if (l.pp > 1) text += fmt::format("{} ", DeckName(l.schedule));
-  if (l.pp > 1 && l.schedule == ScheduleKind::kInterleaved) text += fmt::format("x{} ", l.chunks);
+  if (l.pp > 1 && TraitsOf(l.schedule).max_chunks > TraitsOf(l.schedule).min_chunks)
+    text += fmt::format("x{} ", l.chunks);
   if (l.interleave) text += "interleave ";
   text += fmt::format("micro {}", l.micro);
   if (l.recompute != RecomputeMode::kNone) text += fmt::format(" {}", DeckName(l.recompute));

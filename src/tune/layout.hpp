@@ -14,6 +14,7 @@ struct Layout {
   int pp = 1, dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1, ep = 1;
   ContextMode context = ContextMode::kRing;
   ScheduleKind schedule = ScheduleKind::k1F1B;
+  const ScheduleTraits* of_file = nullptr;  ///< of the deck's pipeline.file, for kFile
   int chunks = 1;
   int64_t micro = 1;
   RecomputeMode recompute = RecomputeMode::kNone;
@@ -24,6 +25,9 @@ struct Layout {
   bool interleave = false;
   auto operator<=>(const Layout&) const = default;
 
+  const ScheduleTraits& Traits() const {
+    return schedule == ScheduleKind::kFile && of_file != nullptr ? *of_file : TraitsOf(schedule);
+  }
   SteadyState Steady() const { return interleave ? SteadyState::kJoint : SteadyState::kAlternating; }
   /// Ranks among which the optimizer state is sharded.
   int Shards() const { return dp_shard * cp; }

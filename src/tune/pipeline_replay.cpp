@@ -20,15 +20,17 @@ bool IsJoint(const Job& job) {
 }  // namespace
 
 Schedule ScheduleOf(const Layout& l, int64_t microbatches) {
-  return MakeSchedule(TraitsOf(l.schedule), l.pp, l.chunks, static_cast<int>(microbatches), l.Steady());
+  return MakeSchedule(l.Traits(), l.pp, l.chunks, static_cast<int>(microbatches), l.Steady());
 }
 
 PipelineReplay::PipelineReplay(const Layout& layout, int64_t microbatches)
     : layout_(layout),
       microbatches_(microbatches),
-      replayed_(std::min(microbatches, (kReplayed + 1) * layout.pp + microbatches % layout.pp)),
+      replayed_(layout.schedule == ScheduleKind::kFile
+                    ? microbatches
+                    : std::min(microbatches, (kReplayed + 1) * layout.pp + microbatches % layout.pp)),
       chunks_of_(static_cast<size_t>(layout.pp)) {
-  const std::vector<int> stages = TraitsOf(layout.schedule).PlaceChunks(layout.pp, layout.chunks);
+  const std::vector<int> stages = layout.Traits().PlaceChunks(layout.pp, layout.chunks);
   for (size_t chunk = 0; chunk < stages.size(); ++chunk)
     chunks_of_[static_cast<size_t>(stages[chunk])].push_back(static_cast<int>(chunk));
 }

@@ -25,7 +25,7 @@ constexpr int kLayers = 2;  // of a small model
 /// Layers for further tokens run with the head, and are like the last layer: models of other kinds have none.
 Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   Layout small = layout;
-  const bool defers = TraitsOf(layout.schedule).DefersW();
+  const bool defers = layout.Traits().DefersW();
   Deck changed = WithLayout(deck, small, {});
   small.pp = small.dp_replicate = 1;
   small.dp_shard = ExpertParallelOf(changed.parallel).dp_shard;
@@ -316,7 +316,7 @@ LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* 
   profile.element_bytes = static_cast<int>(SizeOf(deck.precision.compute));
   profile.gradient_bytes = static_cast<int>(SizeOf(deck.parallel.reduce_dtype));
   profile.regather_group = deck.parallel.regather_group;
-  profile.defers_w = TraitsOf(layout.schedule).DefersW();
+  profile.defers_w = layout.Traits().DefersW();
   profile.copies_weights = deck.precision.compute != Dtype::kF32;
   for (size_t i = 0; i < kinds.size(); ++i) {
     const Deck small = SmallModel(deck, kinds[i], layout);

@@ -32,7 +32,9 @@ std::vector<Pipelining> PipeliningsOf(const SearchContext& c, int pp, int tp) {
   const bool schedule_fixed = c.fixed.Has("pipeline.schedule"), chunks_fixed = c.fixed.Has("pipeline.chunks");
   std::vector<Pipelining> all;
   for (const Choice<ScheduleKind>& choice : kChoices<ScheduleKind>) {
-    const ScheduleTraits& traits = TraitsOf(choice.value);
+    const bool own = choice.value == deck.schedule;
+    const ScheduleTraits& traits = own ? TraitsOf(deck) : TraitsOf(choice.value);
+    if (choice.value == ScheduleKind::kFile && !(schedule_fixed && own)) continue;
     if (schedule_fixed ? choice.value != deck.schedule : pp == 1 && choice.value != ScheduleKind::k1F1B) continue;
     const int least = chunks_fixed ? deck.chunks : traits.min_chunks;
     const int most = chunks_fixed ? deck.chunks : std::min(kMaxChunks, traits.max_chunks);
@@ -144,6 +146,7 @@ void Scorer::ScoreDegrees(const Layout& degrees, std::vector<Scored>& fitting, S
     for (int64_t micro : micros) {
       Layout l = degrees;
       l.schedule = pipelining.schedule;
+      l.of_file = LayoutOf(context_.deck).of_file;
       l.chunks = pipelining.chunks;
       l.interleave = pipelining.interleave;
       l.micro = micro;
@@ -221,7 +224,7 @@ std::vector<int64_t> Scorer::BalancedByTime(const Layout& layout) {
 }
 
 const LayerProfile& Scorer::ProfileOf(const Layout& layout, int64_t micro) {
-  const ProfileKey key{micro, layout.recompute, TraitsOf(layout.schedule).DefersW()};
+  const ProfileKey key{micro, layout.recompute, layout.Traits().DefersW()};
   if (const auto it = profiles_.find(key); it != profiles_.end()) return it->second;
   Layout small = layout;
   small.micro = micro;

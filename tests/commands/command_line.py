@@ -88,7 +88,8 @@ class Errors(unittest.TestCase):
             self.assertEqual(self.refused("plan", TINY, option), [
                 "espalier: error",
                 f"command line: {option}: unknown option of plan (allowed: --help, --ranks, --json, --program, "
-                "--passes, --cluster, --failures, --node-mtbf, --search, --fix, --top, --reserve, --routing, --output)"
+                "--passes, --schedule, --cluster, --failures, --node-mtbf, --search, --fix, --top, --reserve, "
+                "--routing, --output)"
             ])
         for command in ("check", "plan", "simulate", "sample"):
             self.assertIn(f"command line: -q: unknown option of {command} ", self.refused(command, TINY, "-q")[1])

@@ -42,7 +42,7 @@ def spearman(a, b):
 
 
 def schedule(layout):
-    found = re.search(r" pp \d+ .*?(1f1b|gpipe|interleaved|zb-h1|zbv|dualpipev)", " " + layout)
+    found = re.search(r" pp \d+ .*?(1f1b|gpipe|zb-interleaved|interleaved|zb-h1|zbv|dualpipev)", " " + layout)
     return found[1] if found else "no pipeline"
 
 

@@ -5,8 +5,9 @@ import array, copy, itertools, math, os, random, struct
 from .runs import ROOT, launch
 
 COSTS = os.path.join(ROOT, "tests", "predict", "cpu.toml")  # a cluster whose times put ops in order
-SCHEDULES = {"1f1b": [1], "gpipe": [1], "interleaved": [2, 3], "zb-h1": [1], "zbv": [2], "dualpipev": [2]}  # chunks
-MICROBATCHES = {"interleaved": 1, "dualpipev": 2}  # at least this many, times stages
+SCHEDULES = {"1f1b": [1], "gpipe": [1], "interleaved": [2, 3], "zb-h1": [1], "zb-interleaved": [2, 3], "zbv": [2],
+             "dualpipev": [2]}  # chunks
+MICROBATCHES = {"interleaved": 1, "zb-interleaved": 1, "dualpipev": 2}  # at least this many, times stages
 GROUPS = ("dp_replicate", "dp_shard", "cp", "tp")
 # Kinds of numbers, the ones with the largest rounding first. Decks of one kind have comparable differences between
 # layouts.

@@ -1,4 +1,5 @@
-// The order of overlapping work by the times of the cluster file in run.costs.
+// The files that put the work of a deck in order: the cluster file of run.costs, whose times overlapping work follows,
+// and the pipeline schedule of pipeline.file.
 #pragma once
 
 #include <memory>
@@ -15,6 +16,18 @@ void ReadCosts(Deck& deck);
 
 /// The times of a cluster, whose file people know as `path`.
 std::shared_ptr<const OpTimes> TimesOf(const Cluster& cluster, const std::string& path);
+
+/// Reads the file of pipeline.file into Deck::Pipeline::of_file, if pipeline.schedule is "file". Must come before the
+/// deck is compiled. Throws UserError as ReadScheduleFile does, with the name of the key.
+void ReadSchedule(Deck& deck);
+
+/// Both.
+void ReadOrder(Deck& deck);
+
+/// Path and checksum of the file of pipeline.file; "" with another schedule.
+std::string OriginOfSchedule(const Deck& deck);
+/// The name of the schedule, or OriginOfSchedule.
+std::string DescribeSchedule(const Deck& deck);
 
 /// Whose times order the work of a deck, for people: "by the times of ...", or, without run.costs, that they are rough
 /// ones. Empty where no order follows times.

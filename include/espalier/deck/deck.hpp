@@ -16,7 +16,8 @@ namespace espalier {
 /// "auto" of a key of [offload].
 inline constexpr double kAutoShare = -1;
 
-class OpTimes;  // ops/op_times.hpp
+class OpTimes;        // ops/op_times.hpp
+struct ScheduleFile;  // schedule/schedule_file.hpp
 
 struct Deck {
   std::string name;  ///< file name of the deck without folder and ending
@@ -107,6 +108,9 @@ struct Deck {
     ScheduleKind schedule;
     int chunks;  ///< per stage
     std::vector<int64_t> split;
+    std::string file;  ///< of the schedule kFile
+    /// The schedule in it (costs/order.hpp reads it); null: another schedule, or the file is not read yet.
+    std::shared_ptr<const ScheduleFile> of_file = {};
   } pipeline;
   struct Batch {
     int64_t global, micro;
@@ -224,6 +228,9 @@ struct Deck {
 bool LeavesOffloadOpen(const Deck& deck);
 /// Whether one is, or recompute.mode: what is kept where is chosen before programs are compiled.
 bool LeavesMemoryOpen(const Deck& deck);
+/// The traits of pipeline.schedule, or of the schedule in pipeline.file.
+const ScheduleTraits& TraitsOf(const Deck::Pipeline& pipeline);
+
 /// Whether the programs of a deck have ops whose order, or which recompute, follows times of ops.
 bool FollowsTimes(const Deck& deck);
 

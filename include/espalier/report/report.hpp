@@ -84,6 +84,7 @@ struct StartRecord {
   double startup_ms = 0;      ///< time since the start of the process
   std::string fault;          ///< effect of ESPALIER_FAULT, in words; "": none
   std::string costs;          ///< file of run.costs with its checksum; "": none
+  std::string schedule;       ///< the same of pipeline.file
   std::string cluster;        ///< cluster file of a run that waits; "": the run trains
 };
 

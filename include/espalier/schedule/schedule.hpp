@@ -48,6 +48,7 @@ Schedule OneFOneB(int stages, int microbatches, SteadyState steady = SteadyState
 Schedule Interleaved(int stages, int chunks_per_stage, int microbatches,
                      SteadyState steady = SteadyState::kAlternating);
 Schedule ZeroBubbleH1(int stages, int microbatches);
+Schedule ZeroBubbleInterleaved(int stages, int chunks_per_stage, int microbatches);
 Schedule ZeroBubbleV(int stages, int microbatches);
 Schedule DualPipeV(int stages, int microbatches);
 /// All forwards, then all backwards, with the chunks on the stages that training gives them: GPipe of any chunks.

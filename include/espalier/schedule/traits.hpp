@@ -18,12 +18,14 @@ enum class ScheduleKind : uint8_t {
   kGPipe,
   kInterleaved,
   kZeroBubbleH1,
+  kZeroBubbleInterleaved,
   kZeroBubbleV,
   kDualPipeV,
+  kFile,         ///< pipeline.file
   kForwardOnly,  ///< evaluation and sampling; no deck can choose it
 };
-inline constexpr std::array<std::string_view, 7> kScheduleNames = {"1f1b", "gpipe",     "interleaved", "zb-h1",
-                                                                   "zbv",  "dualpipev", "forward-only"};
+inline constexpr std::array<std::string_view, 9> kScheduleNames = {
+    "1f1b", "gpipe", "interleaved", "zb-h1", "zb-interleaved", "zbv", "dualpipev", "file", "forward-only"};
 constexpr std::string_view Name(ScheduleKind kind) { return kScheduleNames[static_cast<size_t>(kind)]; }
 
 /// How chunks are assigned to stages: round robin, or down the stages and up again (two per stage).
@@ -46,6 +48,7 @@ struct ScheduleTraits {
   int min_microbatches_per_stage;  ///< 0: any number of microbatches
   bool has_joint_jobs;             ///< with SteadyState::kJoint, which makes no difference to the others
   Schedule (*make)(int stages, int chunks_per_stage, int microbatches, SteadyState steady);
+  const Schedule* given = nullptr;  ///< the one schedule of a file, in place of `make`; null also before it is read
 
   bool DefersW() const { return weight_gradients == WeightGradients::kDeferred; }
   int64_t MinMicrobatches(int64_t stages) const;
@@ -55,7 +58,8 @@ struct ScheduleTraits {
   std::vector<int> PlaceChunks(int stages, int chunks_per_stage) const;
 };
 
-/// The traits of a schedule that a deck can choose.
+/// The traits of a schedule that a deck can choose; of kFile what holds for every file (TraitsOf(Deck::Pipeline) has
+/// those of one file).
 const ScheduleTraits& TraitsOf(ScheduleKind kind);
 
 }  // namespace espalier

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "commands/plan/memory_choice.hpp"
+#include "espalier/costs/order.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/graph/columns.hpp"
 #include "espalier/kernels/shapes.hpp"
@@ -82,6 +83,7 @@ WorldPlan PlanForGpus(const std::string& deck, std::vector<std::string> override
   overrides.insert(overrides.end(), {"run.device=cuda", "run.costs=\"\""});
   LoadedDeck loaded = LoadDeck(deck, overrides);
   if (ranks == 0) ranks = SmallestRanks(loaded.deck);
+  ReadSchedule(loaded.deck);
   ResolveMesh(loaded, ranks);
   RequirePatternsMatch(loaded);
   if (const auto memory = ChooseMemoryOfPlan(loaded.deck, ranks, nullptr)) loaded.deck = memory->deck;

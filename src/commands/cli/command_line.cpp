@@ -131,9 +131,13 @@ void AddPlan(CLI::App& app, CommandJob& job) {
       ->check(Within(0, kMaxRanks));
   CLI::Option* passes =
       command->add_flag("--passes", options->passes, "print what each pass of the compiler changes instead");
+  CLI::Option* schedule = command->add_flag("--schedule", options->schedule,
+                                            "print the pipeline schedule as CSV instead, as pipeline.file reads it");
   CLI::Option* cluster = command->add_option("--cluster", options->cluster, "cluster file (TOML): time the step on it");
   cluster->type_name("FILE");
   for (const char* name : {"--json", "--program", "--cluster"}) passes->excludes(command->get_option(name));
+  for (const char* name : {"--json", "--program", "--cluster", "--passes"})
+    schedule->excludes(command->get_option(name));
   CLI::Option* failures = command->add_option(
       "--failures", options->failures,
       "print what follows the loss of 1 to K nodes instead: layouts, time to recover, best intervals of saves");

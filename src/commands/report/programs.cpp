@@ -27,7 +27,7 @@ using PlanPointer = std::shared_ptr<const WorldPlan>;
 
 /// The settings of a run's last start.
 struct Setup {
-  std::string deck, device, costs;
+  std::string deck, device, costs, schedule;
   int ranks = 0;
 };
 
@@ -38,17 +38,20 @@ Setup SetupOf(const RunHistory& history) {
     throw UserError(ExitStatus::kData,
                     fmt::format("{} has no event \"start\" with its ranks", MetricsFile(history.folder)));
   return {TextOf(start->fields, "deck"), TextOf(start->fields, "device"), TextOf(start->fields, "costs"),
-          static_cast<int>(*ranks)};
+          TextOf(start->fields, "schedule"), static_cast<int>(*ranks)};
 }
 
-/// Reads run.costs. Throws UserError (kData) if the file is not what it was when the run started.
-LoadedDeck WithCosts(LoadedDeck loaded, const Setup& setup) {
-  ReadCosts(loaded.deck);
-  const std::string now = loaded.deck.times == nullptr ? "" : loaded.deck.times->Origin();
-  if (now != setup.costs)
-    throw UserError(
-        ExitStatus::kData,
-        fmt::format("run.costs: the order of the run's programs was by \"{}\", and here is \"{}\"", setup.costs, now));
+/// Reads run.costs and pipeline.file. Throws UserError (kData) if a file is not what it was when the run started.
+LoadedDeck WithOrder(LoadedDeck loaded, const Setup& setup) {
+  ReadOrder(loaded.deck);
+  const auto compare = [](const char* key, const std::string& then, const std::string& now) {
+    if (now != then)
+      throw UserError(
+          ExitStatus::kData,
+          fmt::format("{}: the order of the run's programs was by \"{}\", and here is \"{}\"", key, then, now));
+  };
+  compare("run.costs", setup.costs, loaded.deck.times == nullptr ? "" : loaded.deck.times->Origin());
+  compare("pipeline.file", setup.schedule, OriginOfSchedule(loaded.deck));
   return loaded;
 }
 
@@ -149,7 +152,7 @@ TimelineOnPage SimulateStep(const LoadedDeck& loaded, const Setup& setup, const 
 void AddPrograms(RunOnPage& run, const LoadedDeck& of_run, const std::string& cluster) {
   try {
     const Setup setup = SetupOf(run.history);
-    const LoadedDeck loaded = WithCosts(of_run, setup);
+    const LoadedDeck loaded = WithOrder(of_run, setup);
     ResolveMesh(loaded, setup.ranks);
     const RunDevice device = DeviceOfRun(loaded.deck, setup.device);
     const PlanPointer plan = PlanOf(loaded.deck, device, setup.ranks);

@@ -256,7 +256,7 @@ class EvaluationJob {
       deck = EvaluationDeck(dir, options_, world_.Size());
       ResolveMesh(deck, world_.Size());
     });
-    AgreeOnCosts(world_, deck);
+    AgreeOnOrder(world_, deck);
     Documents* documents = nullptr;
     OnAllRanks(world_, [&] {
       const int64_t stride = StrideOf(options_, deck);

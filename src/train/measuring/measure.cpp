@@ -42,7 +42,13 @@ LoadedDeck Resized(const MeasureOptions& options, const std::string& path, const
   overrides.push_back(fmt::format("batch.global={}", micro * Replicas(mesh) * microbatches));
   overrides.emplace_back("batch.ramp_start=0");
   overrides.push_back(fmt::format("model.seq_len={}", seq_len));
-  overrides.emplace_back("run.costs=\"\"");  // the times of kernels do not depend on their order
+  // The times of kernels do not depend on their order.
+  overrides.emplace_back("run.costs=\"\"");
+  if (deck.deck.pipeline.schedule == ScheduleKind::kFile) {
+    const int chunks = deck.deck.pipeline.chunks;
+    overrides.push_back(fmt::format("pipeline.schedule={}", chunks > 1 ? "interleaved" : "1f1b"));
+    overrides.push_back(fmt::format("pipeline.chunks={}", chunks));
+  }
   return LoadDeck(path, overrides);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "espalier/costs/order.hpp"
 #include "espalier/kernels/kernel_table.hpp"
 #include "espalier/ops/op_times.hpp"
 #include "espalier/program/plan.hpp"
@@ -34,6 +35,7 @@ StartRecord RecordOf(const Run& run, const WorldProof& proof, int64_t step) {
   start.startup_ms = MillisecondsSince(run.options.began);
   start.fault = run.faults;
   if (run.deck().times != nullptr) start.costs = run.deck().times->Origin();
+  start.schedule = OriginOfSchedule(run.deck());
   if (!run.device.Computes()) start.cluster = run.deck().run.cluster;
   return start;
 }

@@ -57,8 +57,7 @@ std::string ThreadsText(const Run& run) {
 
 std::string RanksText(const Run& run, size_t hosts) {
   const Compilation& c = run.programs.compilation();
-  const std::string pipeline =
-      c.mesh.Degree(Axis::kPp) == 1 ? "" : fmt::format(", {}", DeckName(c.deck.pipeline.schedule));
+  const std::string pipeline = c.mesh.Degree(Axis::kPp) == 1 ? "" : fmt::format(", {}", DescribeSchedule(c.deck));
   return fmt::format("{} on {}, {}{}; {}{}, {} of {}", run.world.Size(), Counted(static_cast<int64_t>(hosts), "host"),
                      DeckName(run.deck().run.device), ThreadsText(run), MeshText(c.mesh), pipeline,
                      Counted(c.batch.microbatches, "microbatch"), c.batch.micro);

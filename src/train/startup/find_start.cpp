@@ -77,7 +77,7 @@ class Finder {
   Start Find() {
     OnAllRanks(world_, [&] { start_.loaded = LoadDeck(options_.arguments.deck, options_.arguments.overrides); });
     AgreeOnDeck(world_, options_, start_.loaded);
-    AgreeOnCosts(world_, start_.loaded.deck);
+    AgreeOnOrder(world_, start_.loaded.deck);
     OnAllRanks(world_, [&] {
       ResolveMesh(start_.loaded, world_.Size());
       RequirePatternsMatch(start_.loaded);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <sstream>
 #include <thread>
 
@@ -118,6 +119,28 @@ bool Appears(const std::string& folder) {
   return false;
 }
 
+/// `read` reads the file of a key and returns its path and checksum. Rank 0 reads first, so that all ranks need not
+/// report what is wrong with a file.
+void AgreeOnFile(World& world, const char* key, const std::function<std::string()>& read) {
+  std::string mine;
+  OnAllRanks(world, [&] {
+    if (world.Rank() == 0) mine = read();
+  });
+  const std::string first = world.Broadcast(mine);
+  const auto compare = [&] {
+    try {
+      if (world.Rank() > 0) mine = read();
+    } catch (const UserError& error) {
+      mine = error.what();
+    }
+    if (mine != first)
+      throw UserError(ExitStatus::kDeck, fmt::format("{}: {} has {}, but rank 0 has {}: every rank must read the same "
+                                                     "file, since it puts messages in order",
+                                                     key, Me(world), mine, first));
+  };
+  OnAllRanks(world, compare, AnyFailureIs(ExitStatus::kDeck));
+}
+
 }  // namespace
 
 void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& loaded) {
@@ -128,29 +151,17 @@ void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& load
   });
 }
 
-void AgreeOnCosts(World& world, Deck& deck) {
-  if (deck.run.costs.empty()) return;
-  std::string mine;
-  const auto read = [&] {
-    ReadCosts(deck);
-    mine = deck.times->Origin();
-  };
-  OnAllRanks(world, [&] {
-    if (world.Rank() == 0) read();
-  });
-  const std::string first = world.Broadcast(mine);
-  const auto compare = [&] {
-    try {
-      if (world.Rank() > 0) read();
-    } catch (const UserError& error) {
-      mine = error.what();
-    }
-    if (mine != first)
-      throw UserError(ExitStatus::kDeck, fmt::format("run.costs: {} has {}, but rank 0 has {}: every rank must read "
-                                                     "the same file, since it puts messages in order",
-                                                     Me(world), mine, first));
-  };
-  OnAllRanks(world, compare, AnyFailureIs(ExitStatus::kDeck));
+void AgreeOnOrder(World& world, Deck& deck) {
+  if (!deck.run.costs.empty())
+    AgreeOnFile(world, "run.costs", [&] {
+      ReadCosts(deck);
+      return deck.times->Origin();
+    });
+  if (deck.pipeline.schedule == ScheduleKind::kFile)
+    AgreeOnFile(world, "pipeline.file", [&] {
+      ReadSchedule(deck);
+      return OriginOfSchedule(deck);
+    });
 }
 
 void AgreeOnLevel(World& world) {

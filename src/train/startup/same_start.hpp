@@ -15,10 +15,10 @@ namespace espalier {
 /// change how a run computes) or deck differs from rank 0's, and every key that differs, with both values. Collective.
 void AgreeOnDeck(World& world, const RunOptions& options, const LoadedDeck& loaded);
 
-/// Reads the file of run.costs on every rank (costs/order.hpp). Throws AgreedError everywhere: why rank 0 cannot read
-/// it, or (kDeck) naming all ranks that cannot, or that read other contents: they would order their messages
-/// differently. Collective.
-void AgreeOnCosts(World& world, Deck& deck);
+/// Reads the files of run.costs and pipeline.file on every rank (costs/order.hpp). Throws AgreedError everywhere: why
+/// rank 0 cannot read one, or (kDeck) naming all ranks that cannot, or that read other contents: they would order their
+/// messages differently. Collective.
+void AgreeOnOrder(World& world, Deck& deck);
 
 /// Throws UserError (kDeck) everywhere, naming the first rank whose kernels have another instruction level than rank
 /// 0's: results that must be equal on all ranks would differ in bits. Collective.

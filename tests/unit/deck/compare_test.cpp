@@ -46,12 +46,13 @@ TEST(Compare, A3NamesEveryValueThatDiffersWithItsOrigin) {
 
 TEST(Compare, A2DerivedValuesAreDerivedAnewAndNamed) {
   const Deck saved = Small({"run.steps=10", "pipeline.schedule=zbv", "parallel.pp=2", "batch.global=12"});
-  EXPECT_THAT(Differences(saved, Loaded({})),
-              ElementsAre(Differs("run.steps", "10", "20", "small:3"), Differs("parallel.pp", "2", "1", "default"),
-                          Differs("parallel.zero", "1", "3", "from 3; with pp > 1: 1"),
-                          Differs("pipeline.schedule", "\"zbv\"", "\"1f1b\"", "default"),
-                          Differs("pipeline.chunks", "2", "1", "from 1; interleaved, zbv, dualpipev: 2"),
-                          Differs("lr.decay_steps", "10", "20", "from run.steps - lr.warmup_steps - lr.stable_steps")));
+  EXPECT_THAT(
+      Differences(saved, Loaded({})),
+      ElementsAre(Differs("run.steps", "10", "20", "small:3"), Differs("parallel.pp", "2", "1", "default"),
+                  Differs("parallel.zero", "1", "3", "from 3; with pp > 1: 1"),
+                  Differs("pipeline.schedule", "\"zbv\"", "\"1f1b\"", "default"),
+                  Differs("pipeline.chunks", "2", "1", "from 1; interleaved, zb-interleaved, zbv, dualpipev: 2"),
+                  Differs("lr.decay_steps", "10", "20", "from run.steps - lr.warmup_steps - lr.stable_steps")));
 }
 
 /// Full names of the keys that differ and for which `holds`.

@@ -93,6 +93,14 @@ TEST(Relations, SchedulesSayWhichNumbersWouldDo) {
   EXPECT_THAT(
       Errors({"pipeline.schedule=interleaved", "parallel.pp=2", "pipeline.split=[2, 3]"}),
       ElementsAre(at + "pipeline.split = [2, 3]: must have parallel.pp * pipeline.chunks = 2 * 2 = 4 entries, not 2"));
+  EXPECT_THAT(
+      Errors({"parallel.pp=3", "pipeline.split=[2, 0, 3]"}),
+      ElementsAre(at + "pipeline.split = [2, 0, 3]: must have layers in all chunks but the first, which has the "
+                       "embedding, and the last, with the head"));
+  EXPECT_THAT(Errors({"parallel.pp=3", "pipeline.split=[0, 5, 0]"}), ElementsAre());
+  EXPECT_THAT(Errors({"pipeline.schedule=file"}),
+              ElementsAre(at + "pipeline.file = \"\": is needed with pipeline.schedule = \"file\": a CSV file, such as "
+                               "espalier plan --schedule prints"));
   for (const char* schedule : {"1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "dualpipev"})
     EXPECT_THAT(Errors({std::string("pipeline.schedule=") + schedule, "parallel.pp=2", "batch.global=12"}), IsEmpty());
 }

@@ -171,8 +171,8 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"data.paths=[]", "data.paths = []: must name at least one file or glob"},
         OverrideCase{"data.paths=[\"\"]", "data.paths=[\"\"]: a path is empty"},
         OverrideCase{"pipeline.split=[2, 3.0]",
-                     "pipeline.split=[2, 3.0]: must be a list of integers (allowed: 1 to 2147483647)"},
-        OverrideCase{"pipeline.split=[0]", "pipeline.split=[0]: out of range (allowed: 1 to 2147483647)"},
+                     "pipeline.split=[2, 3.0]: must be a list of integers (allowed: 0 to 2147483647)"},
+        OverrideCase{"pipeline.split=[-1]", "pipeline.split=[-1]: out of range (allowed: 0 to 2147483647)"},
         OverrideCase{"pipeline.split=[5]", ""}));
 
 INSTANTIATE_TEST_SUITE_P(

@@ -110,7 +110,7 @@ inline std::vector<std::string> PipelineDeck(const PipelineCase& pipeline, int s
   return more;
 }
 
-constexpr PipelineCase kPipelines[] = {{"1f1b", 1},  {"gpipe", 1}, {"interleaved", 2}, {"interleaved", 3},
-                                       {"zb-h1", 1}, {"zbv", 2},   {"dualpipev", 2}};
+constexpr PipelineCase kPipelines[] = {{"1f1b", 1},  {"gpipe", 1},          {"interleaved", 2}, {"interleaved", 3},
+                                       {"zb-h1", 1}, {"zb-interleaved", 2}, {"zbv", 2},         {"dualpipev", 2}};
 
 }  // namespace espalier

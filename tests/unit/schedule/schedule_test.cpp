@@ -1,6 +1,7 @@
 // Schedules: exact job lists, the replay's times against closed forms, pictures, and lists that must be refused.
 #include "espalier/schedule/schedule.hpp"
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -216,10 +217,16 @@ TEST(MakeSchedule, KnowsTheDecksNames) {
 }
 
 // Schedule, chunks per stage.
-const std::vector<std::pair<ScheduleKind, int>> kNamed = {
-    {ScheduleKind::k1F1B, 1},        {ScheduleKind::kGPipe, 1},       {ScheduleKind::kInterleaved, 2},
-    {ScheduleKind::kInterleaved, 3}, {ScheduleKind::kInterleaved, 4}, {ScheduleKind::kZeroBubbleH1, 1},
-    {ScheduleKind::kZeroBubbleV, 2}, {ScheduleKind::kDualPipeV, 2}};
+const std::vector<std::pair<ScheduleKind, int>> kNamed = {{ScheduleKind::k1F1B, 1},
+                                                          {ScheduleKind::kGPipe, 1},
+                                                          {ScheduleKind::kInterleaved, 2},
+                                                          {ScheduleKind::kInterleaved, 3},
+                                                          {ScheduleKind::kInterleaved, 4},
+                                                          {ScheduleKind::kZeroBubbleH1, 1},
+                                                          {ScheduleKind::kZeroBubbleInterleaved, 2},
+                                                          {ScheduleKind::kZeroBubbleInterleaved, 3},
+                                                          {ScheduleKind::kZeroBubbleV, 2},
+                                                          {ScheduleKind::kDualPipeV, 2}};
 
 TEST(MakeSchedule, PlacesChunksAsTheScheduleDoes) {
   for (const auto& [kind, chunks] : kNamed)
@@ -322,6 +329,8 @@ TEST_P(PublishedForm, IdleTime) {
   for (int v : {2, 3, 4}) Idles(Interleaved(p, v, m), (p - 1) * all);
   for (int v : {2, 3, 4}) Idles(Interleaved(p, v, m, SteadyState::kJoint), (p - 1) * all);
   Idles(ZeroBubbleH1(p, m), (p - 1) * (c.f + c.b - c.w));
+  const double interleaved = (p - 1) * (c.f + c.b - c.w);
+  for (int v : {2, 3, 4}) Idles(ZeroBubbleInterleaved(p, v, m), interleaved, 1.1 * interleaved);
   Idles(ZeroBubbleV(p, m), (p - 1) * std::max(c.b, 2 * (c.b - c.w)));
   Idles(DualPipeV(p, m), 0, (p - 1) * (all + (c.b + c.w) - 3 * c.w));
 }
@@ -336,6 +345,7 @@ TEST_P(PublishedForm, PeakActivations) {
       const int alternating = 2 * (p - 1 - r) + (v - 1) * p + 1;
       EXPECT_EQ(peak(Interleaved(p, v, m)), std::min(m * v, alternating)) << v;
       EXPECT_EQ(peak(Interleaved(p, v, m, SteadyState::kJoint)), std::min(m * v, alternating + 1)) << v;
+      EXPECT_EQ(peak(ZeroBubbleInterleaved(p, v, m)), v * p) << v;
     }
     EXPECT_EQ(peak(ZeroBubbleH1(p, m)), p);
     EXPECT_EQ(peak(ZeroBubbleV(p, m)), 2 * p);
@@ -412,6 +422,7 @@ TEST(Draw, WhatTheSourcesShow) {
   shows("one_f_one_b.cpp", OneFOneB(4, 8));
   shows("interleaved.cpp", Interleaved(2, 2, 4));
   shows("zb_h1.cpp", ZeroBubbleH1(4, 8));
+  shows("zb_interleaved.cpp", ZeroBubbleInterleaved(2, 2, 4));
   shows("zbv.cpp", ZeroBubbleV(2, 4));
   shows("dualpipev.cpp", DualPipeV(2, 4));
   shows("forward_only.cpp", ForwardOnly({0, 1, 2, 3}, 8));
@@ -459,7 +470,7 @@ TEST(Refuses, WhatDoesNotExist) {
   EXPECT_THAT(Refusal(ByHand(1, {2}, {"F0 BW0"})), HasSubstr("chunk 0 is on stage 2"));
   Schedule schedule = OneFOneB(2, 2);
   schedule.jobs[1].push_back({});
-  EXPECT_THAT(Refusal(schedule), HasSubstr("stage 1, job 4 has no parts"));
+  EXPECT_THAT(Refusal(schedule), HasSubstr("stage 1, job 4 (): it has no parts"));
   schedule.jobs.pop_back();
   EXPECT_THAT(Refusal(schedule), HasSubstr("1 job lists"));
   schedule = ForwardOnly({0}, 1);

@@ -1,5 +1,6 @@
 // Idle time of every pipeline schedule, with uniform costs, against the published closed forms and the replay of the
 // schedule.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -79,15 +80,23 @@ std::string Text(const ScheduleCase& c) {
 
 const std::vector<RoleCosts> kRoleCosts = {{1, 1, 1}, {1, 1.25, 0.75}, {1, 1.5, 0.5}};
 const std::vector<std::pair<ScheduleKind, int>> kSchedules = {
-    {ScheduleKind::kGPipe, 1},       {ScheduleKind::k1F1B, 1},        {ScheduleKind::kInterleaved, 2},
-    {ScheduleKind::kInterleaved, 3}, {ScheduleKind::kInterleaved, 4}, {ScheduleKind::kZeroBubbleH1, 1},
-    {ScheduleKind::kZeroBubbleV, 2}, {ScheduleKind::kDualPipeV, 2},
+    {ScheduleKind::kGPipe, 1},
+    {ScheduleKind::k1F1B, 1},
+    {ScheduleKind::kInterleaved, 2},
+    {ScheduleKind::kInterleaved, 3},
+    {ScheduleKind::kInterleaved, 4},
+    {ScheduleKind::kZeroBubbleH1, 1},
+    {ScheduleKind::kZeroBubbleInterleaved, 2},
+    {ScheduleKind::kZeroBubbleInterleaved, 3},
+    {ScheduleKind::kZeroBubbleV, 2},
+    {ScheduleKind::kDualPipeV, 2},
 };
 
 /// Narayanan et al. 2021; Qi et al. 2023 and 2024; costs are per chunk.
 double PublishedIdle(ScheduleKind kind, int p, const RoleCosts& c) {
   switch (kind) {
     case ScheduleKind::kZeroBubbleH1:
+    case ScheduleKind::kZeroBubbleInterleaved:
       return (p - 1) * (c.f + c.b - c.w);
     case ScheduleKind::kZeroBubbleV:
       return (p - 1) * std::max(c.b, 2 * (c.b - c.w));
@@ -111,6 +120,10 @@ TEST(Idle, IsThePublishedFormOfEverySchedule) {
           for (const RankTimes& stage : s.classes) {
             if (kind == ScheduleKind::kDualPipeV)
               EXPECT_LE(stage.breakdown.idle_us, idle + 1e-9) << Text(test);
+            else if (kind == ScheduleKind::kZeroBubbleInterleaved)  // at least
+              EXPECT_THAT(stage.breakdown.idle_us,
+                          ::testing::AllOf(::testing::Ge(idle - 1e-9), ::testing::Le(1.1 * idle)))
+                  << Text(test);
             else
               EXPECT_NEAR(stage.breakdown.idle_us, idle, 1e-9) << Text(test);
             EXPECT_NEAR(stage.breakdown.compute_us, m * chunks * (costs.f + costs.b + costs.w), 1e-9);

@@ -29,10 +29,14 @@ double FormulaOf(ScheduleKind kind, int stages, int chunks, int microbatches, Ro
   return FormulaUs({profile, layout, PipelineReplay(layout, microbatches), microbatches, parts, sync, 0, true});
 }
 
-const std::vector<std::pair<ScheduleKind, int>> kAllSchedules = {
-    {ScheduleKind::k1F1B, 1},        {ScheduleKind::kGPipe, 1},        {ScheduleKind::kInterleaved, 2},
-    {ScheduleKind::kInterleaved, 3}, {ScheduleKind::kZeroBubbleH1, 1}, {ScheduleKind::kZeroBubbleV, 2},
-    {ScheduleKind::kDualPipeV, 2}};
+const std::vector<std::pair<ScheduleKind, int>> kAllSchedules = {{ScheduleKind::k1F1B, 1},
+                                                                 {ScheduleKind::kGPipe, 1},
+                                                                 {ScheduleKind::kInterleaved, 2},
+                                                                 {ScheduleKind::kInterleaved, 3},
+                                                                 {ScheduleKind::kZeroBubbleH1, 1},
+                                                                 {ScheduleKind::kZeroBubbleV, 2},
+                                                                 {ScheduleKind::kZeroBubbleInterleaved, 2},
+                                                                 {ScheduleKind::kDualPipeV, 2}};
 
 TEST(Formula, IsTheReplayOfUniformSchedules) {
   for (const RoleCosts costs : {RoleCosts{1, 1, 1}, RoleCosts{2, 2.5, 1.5}})

@@ -65,7 +65,8 @@ class StepFormula {
   }
 
   /// Messages on lane dp overlap with the kernels of a neighbouring layer. With overlap.gradients, the last reductions
-  /// of a job overlap with a layer of the next job.
+  /// of a job overlap with a layer of the next job. With a single microbatch, the next layer's kernels wait for the
+  /// memory of the gradients that are reduced (doc/decisions/tune.md).
   ChunkTime TimeOf(const ChunkParts& chunk) const {
     ChunkTime time;
     double last_reduce = 0;
@@ -79,7 +80,9 @@ class StepFormula {
         return q_.layout.prefetch > 0 ? std::max(compute, message) : compute + message;
       };
       time.f += n * overlapped(forward.us, gather);
-      time.b += n * (std::max(overlapped(backward.us, gather), gather + reduce) - q_.profile.w_us[part]);
+      const double compute = overlapped(backward.us, gather);
+      const double together = q_.microbatches == 1 ? compute + reduce : std::max(compute, gather + reduce);
+      time.b += n * (together - q_.profile.w_us[part]);
       time.w += n * q_.profile.w_us[part];
       time.exposed_f += n * forward.ExposedUs();
       time.exposed_b += n * backward.ExposedUs();

@@ -1,8 +1,10 @@
 """Published step times against `espalier simulate`: rows of Megatron-LM on A100 clusters (Narayanan et al. 2021, tables
-1 and 2; Megatron-LM's README; Korthikanti et al. 2022, table 5). Prints the error of each row.
+1 and 2; Megatron-LM's README; Korthikanti et al. 2022, table 5), and of Megatron-Core on H100s (README,
+2024). Prints the error of each row.
 
 Each software stack is a cluster file in tests/predict/published: what is known of its kernels, and one fitted number,
-`efficiency`. Within a stack the errors are at most 10 %, and 5 % on average. Nothing else is fitted to these rows.
+`efficiency`. Within a stack the errors are at most 10 %, and 5 % on average. Nothing else is fitted to these rows. To
+those of Megatron-Core on H100s (2024) nothing is fitted at all: their `efficiency` is the mean of the stacks on A100s.
 
 Where the microbatch or the number of chunks is not published, a row has the fastest of those that were tried of 1, 2, 4
 and 8 sequences and 1 to 4 chunks; `published.py --choose` tries all. `published.py --zero3` prints the
@@ -16,12 +18,17 @@ from support.runs import Checks, ROOT, launch
 
 FOLDER = os.path.join(ROOT, "tests", "predict", "published")
 MEAN, MAXIMUM = 0.05, 0.10
+# Other limits: none for a stack that no scalar describes; wider ones where nothing is fitted to the rows.
+LIMITS = {"zero3-2021": None, "megatron-2024": (0.08, 0.25)}
 VOCABULARY = 51200
 SHAPES = {  # layers, width, heads
     "1.16B": (24, 1920, 15), "1.7B": (24, 2304, 24), "2.03B": (30, 2304, 18), "3.6B": (30, 3072, 32),
     "4.24B": (36, 3072, 24), "7.5B": (36, 4096, 32), "8.67B": (42, 4096, 32), "18.4B": (40, 6144, 48),
     "22B": (48, 6144, 64), "39.1B": (48, 8192, 64), "76.1B": (60, 10240, 80), "145.6B": (80, 12288, 96),
-    "175B": (96, 12288, 96), "310B": (96, 16384, 128), "530B": (105, 20480, 128), "1T": (128, 25600, 160)}
+    "175B": (96, 12288, 96), "310B": (96, 16384, 128), "530B": (105, 20480, 128), "1T": (128, 25600, 160),
+    "1.7B wide": (24, 2048, 16), "7.1B": (30, 4096, 32), "16B": (32, 6144, 48), "32B": (48, 7168, 56),
+    "70B": (84, 8192, 64), "119B": (92, 10240, 80), "177B": (96, 12288, 96), "314B": (96, 16384, 128),
+    "462B": (112, 18432, 144)}
 
 
 class Row:
@@ -54,7 +61,12 @@ class Row:
         if self.stack == "zero3-2021":
             keys["parallel.dp_replicate"], keys["parallel.dp_shard"] = 1, self.gpus
             keys.update({"parallel.zero": 3, "recompute.regather": "always"})
-        if self.stack in ("zero3-2021", "megatron-2020"):  # gradients are reduced as backward makes them
+        if self.stack == "megatron-2024":  # the distributed optimizer, and all messages overlapped
+            keys["parallel.dp_replicate"], keys["parallel.dp_shard"] = 1, self.replicas()
+            keys.update({"model.vocab": 131072, "parallel.reduce": "step", "overlap.tensor": "true"})
+            if self.tp > 1:
+                keys["overlap.tensor_strips"] = 2
+        elif self.stack in ("zero3-2021", "megatron-2020"):  # gradients are reduced as backward makes them
             keys["parallel.reduce"] = "microbatch"
         else:  # after the last backward
             keys["overlap.gradients"] = "false"
@@ -121,6 +133,19 @@ def korthikanti_2022():
         rows.append(Row("korthikanti-2022", model, gpus, batch, pp=pp, chunks=chunks, micro=micro, seconds=selective,
                         recompute="none", sequence_parallel=True, note="selective"))
     return rows
+
+
+def megatron_2024():
+    """Megatron-Core's README of 2024: 48 replicas, length 4096, a vocabulary of 131,072; seconds from its TFLOP/s.
+    Neither microbatch nor chunks are published: the fastest of those that were tried."""
+    return [Row("megatron-2024", model, gpus, batch, tp=tp, pp=pp, micro=micro, chunks=chunks, seconds=seconds,
+                recompute="none", sequence_parallel=tp > 1, length=4096, open_micro=True, open_chunks=pp > 1)
+            for model, tp, pp, gpus, batch, micro, chunks, seconds in (
+                ("1.7B wide", 1, 1, 48, 192, 4, 1, 0.45), ("7.1B", 2, 1, 96, 192, 4, 1, 0.80),
+                ("16B", 4, 1, 192, 192, 4, 1, 0.85), ("32B", 8, 1, 384, 192, 4, 1, 0.89),
+                ("70B", 8, 2, 768, 384, 2, 7, 2.18), ("119B", 8, 4, 1536, 768, 1, 23, 3.65),
+                ("177B", 8, 6, 2304, 1152, 1, 4, 5.26), ("314B", 8, 8, 3072, 1536, 1, 6, 8.40),
+                ("462B", 8, 16, 6144, 3072, 1, 7, 12.7))]
 
 
 def zero3_2021():
@@ -223,7 +248,7 @@ def choose(row):
     print(f"{row.name}: micro {min(found)[1]}, chunks {min(found)[2]}", flush=True)
 
 
-def report(checks, stack, rows, results, gated):
+def report(checks, stack, rows, results, limits):
     print(f"{stack}\n  {'row':26} {'published s':>11} {'predicted s':>11} {'error':>7}")
     errors = [result["step_ms"] / (1e3 * row.seconds) - 1 for row, result in zip(rows, results)]
     for row, result, error in zip(rows, results, errors):
@@ -231,15 +256,15 @@ def report(checks, stack, rows, results, gated):
     mean, largest = sum(map(abs, errors)) / len(errors), max(map(abs, errors))
     print(f"  mean {100 * mean:.1f} %, maximum {100 * largest:.1f} %; the fit would divide the efficiency by "
           f"{fitted(rows, results):.3f}", flush=True)
-    if gated:
-        checks.that(mean <= MEAN and largest <= MAXIMUM, f"{stack}: mean {mean:.3f}, maximum {largest:.3f}")
+    if limits:
+        checks.that(mean <= limits[0] and largest <= limits[1], f"{stack}: mean {mean:.3f}, maximum {largest:.3f}")
 
 
 def main():
     if "--experts" in sys.argv:
         return print_experts()
     stacks = {"megatron-2020": megatron_2020(), "megatron-2021": megatron_2021(),
-              "korthikanti-2022": korthikanti_2022()}
+              "korthikanti-2022": korthikanti_2022(), "megatron-2024": megatron_2024()}
     if "--zero3" in sys.argv:
         stacks = {"zero3-2021": zero3_2021()}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -252,7 +277,7 @@ def main():
         results = dict(zip(map(id, longest), pool.map(Row.simulate, longest)))
     checks = Checks()
     for stack, rows in stacks.items():
-        report(checks, stack, rows, [results[id(row)] for row in rows], stack != "zero3-2021")
+        report(checks, stack, rows, [results[id(row)] for row in rows], LIMITS.get(stack, (MEAN, MAXIMUM)))
     if "--zero3" not in sys.argv:
         row = experts_rows()[0]
         error = row.error()

@@ -330,6 +330,11 @@ def gpus(checks):
     checks.that(len(alone["plain_attention"]) == 1 and
                 f"attention   not by cuDNN ({alone['plain_attention'][0]}): our own kernels" in text,
                 "isolated documents: the text says that attention takes longer than the step assumes")
+    checks.that("\nvocabulary " not in text, "the vocabulary is whole")
+    _, text = simulate(["model.vocab=128257", "parallel.tp=2"], 64, cluster=H100,
+                       deck=os.path.join(ROOT, "inputs", "llama", "8b.toml"))
+    checks.that("vocabulary  128257 over tp 2: parts of no whole 16 bytes" in text and
+                "not with model.vocab = 128272" in re.sub(r"\s+", " ", text), f"the loss by a vocabulary\n{text}")
     large, _ = simulate(["parallel.tp=8"], 2048, deck=os.path.join(ROOT, "inputs", "llama", "8b.toml"), cluster=H100)
     classes = [rank["ranks"] for rank in large["by_rank"]]
     checks.that(sum(classes) == 2048 and len(classes) == large["classes"] < 2048,

@@ -42,6 +42,20 @@ void PrintSetting(const Prediction& prediction, const SimulateOptions& options) 
                slow.factor);
 }
 
+/// Where a rank's part of the vocabulary has no whole 16 bytes, what the head loses by it, and which vocabulary would
+/// not.
+void PrintVocabulary(const Prediction& prediction) {
+  constexpr int64_t kAligned = 16;
+  const Deck& deck = prediction.plan.training.deck;
+  const double rate = prediction.target.cluster.compute.misaligned_share;
+  const int64_t unit = deck.parallel.tp * (kAligned / SizeOf(deck.precision.compute)), vocab = deck.model.vocab;
+  if (rate == 1 || vocab % unit == 0) return;
+  fmt::print(
+      "vocabulary  {} over tp {}: parts of no whole {} bytes, so the head's matmuls reach {:.0f} % of their rate; not "
+      "with model.vocab = {}\n",
+      vocab, deck.parallel.tp, kAligned, 100 * rate, (vocab + unit - 1) / unit * unit);
+}
+
 void PrintRates(const Prediction& prediction, const Figures& f) {
   const Compilation& c = prediction.plan.training;
   const std::string_view device = prediction.target.device == RunDevice::kCuda ? "GPU" : "rank";
@@ -51,6 +65,7 @@ void PrintRates(const Prediction& prediction, const Figures& f) {
   fmt::print("range       {} ({})\n", RangeText(f.step_range_s), f.range_reason);
   fmt::print("mfu         {:.1f} % causal, {:.1f} % with full attention; peak {:.4g} TFLOP/s per {}\n", 100 * f.mfu,
              100 * f.mfu_full, f.peak_tflops, device);
+  PrintVocabulary(prediction);
   if (prediction.target.cluster.attention != AttentionKernels::kPlain)
     for (const std::string& reason : ReasonsForPlainAttention(prediction.plan))
       fmt::print(

@@ -52,7 +52,7 @@ inline void AddForwardAndBackward(std::vector<Job>& jobs, const Job& forward, co
     jobs.back().parts.insert(jobs.back().parts.end(), backward.parts.begin(), backward.parts.end());
 }
 
-/// Of interleaved schedules, the number of microbatches that pass through a chunk before the stage turns to its next
+/// The number of microbatches that pass through a chunk of an interleaved schedule before the stage turns to its next
 /// one: the smallest that divides them, or whose last block still fills the pipeline. Needs microbatches >= stages.
 int BlockOf(int stages, int microbatches);
 

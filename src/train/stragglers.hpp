@@ -43,7 +43,7 @@ std::vector<Straggler> FindStragglers(const std::vector<double>& ms, const Mesh&
 /// pp, of all pipelines. Differences below a twentieth of `step_ms` do not count. `ms`: by rank, exposed and hidden.
 std::vector<SlowLink> FindSlowLinks(const std::vector<ByCommAxis<double>>& ms, const Mesh& mesh, double step_ms);
 
-/// What has now been slow for so long.
+/// The ranks and links that have now been slow for so long.
 struct SlowParts {
   std::vector<Straggler> ranks;
   std::vector<SlowLink> links;

@@ -81,7 +81,7 @@ class MemoryChooser {
 
  private:
   using Shares = std::vector<int>;  // by open state: of kSteps
-  /// What a key saves and costs if all of it is on the host.
+  /// The bytes that a key saves and the time that it costs if all of it is on the host.
   struct Lever {
     double bytes = 0, us = 0;
   };

@@ -116,7 +116,7 @@ class StageModel {
  private:
   static constexpr double kLeastSaved = 1e-9, kPower = 16;
 
-  /// Of the layers of the stage in a microbatch. Copies out are hidden by forward, and copies in by backward.
+  /// Times of the layers of the stage in a microbatch. Copies out are hidden by forward, and copies in by backward.
   struct Times {
     double work = 0, forward = 0, out = 0, in = 0;
     void Add(const RecomputeOption& option, double sign) {

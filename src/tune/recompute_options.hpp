@@ -1,4 +1,4 @@
-// What a layer may compute again, or move to the host: the memory that it keeps then, and its work.
+// The layers' options to compute again, or to move to the host: the memory that a layer keeps then, and its work.
 #pragma once
 
 #include <cstdint>

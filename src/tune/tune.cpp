@@ -247,7 +247,7 @@ class Search {
     result_.compiled = std::ssize(chosen_);
   }
 
-  /// Of a compiled layout that does not fit.
+  /// The end of a sentence about a compiled layout that does not fit.
   std::string WhatLacks(const Trial& trial) const {
     if (trial.peak_bytes > context_.memory_bytes)
       return fmt::format("; the smallest needs {:.4g} GB or more ({})", double(trial.peak_bytes) / kGiga,

@@ -89,7 +89,7 @@ class Errors(unittest.TestCase):
                 "espalier: error",
                 f"command line: {option}: unknown option of plan (allowed: --help, --ranks, --json, --program, "
                 "--passes, --schedule, --cluster, --failures, --node-mtbf, --search, --fix, --top, --reserve, "
-                "--routing, --output)"
+                "--fewest, --routing, --output)"
             ])
         for command in ("check", "plan", "simulate", "sample"):
             self.assertIn(f"command line: -q: unknown option of {command} ", self.refused(command, TINY, "-q")[1])

@@ -1,4 +1,4 @@
-"""What a start costs as ranks are added: messages grow no faster than ranks x log(ranks).
+"""The cost of a start as ranks are added: messages grow no faster than ranks x log(ranks).
 
     start_growth.py                        the test: 4 and 16 ranks
     start_growth.py measure [RANKS ...]    seconds, messages and bytes over MPI, and how often ranks open, remove or
@@ -63,7 +63,7 @@ def row(ranks):
 
 
 def started(ranks, folder):
-    """What ranks send in a start: messages, messages of the rank with the most, bytes."""
+    """Sent by ranks in a start: messages, messages of the rank with the most, bytes."""
     return tuple(2 * one - two for one, two in zip(sent(ranks, 1, folder), sent(ranks, 2, folder)))
 
 

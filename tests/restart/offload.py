@@ -117,7 +117,7 @@ AUTO = ["recompute.mode=auto", *(f"offload.{key}=auto" for key in ("optimizer", 
 
 
 def check_auto(checks, folder):
-    """What "auto" chooses fits the budget on every rank, is what the plan chooses, and changes no bit."""
+    """The choice of "auto" fits the budget on every rank, is the plan's, and changes no bit."""
     for digits, more in (("111", []), ("211", ["parallel.zero=3"]), ("122", []), ("212", ["recompute.mode=selective"])):
         degrees, ranks = layout(digits)
         keys = [*degrees, BF16, "model.layers=6", "batch.micro=1", "run.steps=2", "offload.chunk_bytes=4096"]

@@ -33,7 +33,7 @@ using Holders = std::map<uint32_t, std::vector<int>>;
 /// A value that several ranks should hold alike: a number, and the first of these ranks.
 using SharedValue = std::pair<int, int>;
 
-/// What differs between the holders of each value; no ranks if nothing does. `hosts`: by rank.
+/// Names the ranks that differ from the other holders of a value; no ranks if none does. `hosts`: by rank.
 Corruption JudgeHolders(const std::map<SharedValue, Holders>& values,
                         const std::function<std::string(SharedValue)>& name, const std::vector<std::string>& hosts);
 

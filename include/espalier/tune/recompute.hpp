@@ -17,7 +17,7 @@
 
 namespace espalier {
 
-/// What becomes of the activations of a layer.
+/// The treatment of the activations of a layer.
 struct LayerChoice {
   LayerRecompute what = {};
   bool offload = false;  ///< what forward keeps for backward waits on the host

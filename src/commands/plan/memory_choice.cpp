@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMemoryWidth = 120, kMemoryIndent = 18;
 
-/// What a choice can be of, where nothing fits.
+/// The end of a sentence about a choice if nothing fits; otherwise empty.
 const char* NoneFits(const MemoryChoice& choice) {
   return choice.fits ? "" : choice.offload ? ": nothing that was tried fits" : ": even full recompute does not fit";
 }

@@ -1,5 +1,4 @@
-// What a deck leaves open about memory, where no run has been started: the choice that a run with the same budget
-// makes.
+// Chooses what a deck leaves open about memory where no run has been started: as a run with the same budget does.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,8 +14,8 @@ namespace espalier {
 /// (null), those that a run takes. Throws UserError (kDeck) if there is no budget.
 std::optional<MemoryChoice> ChooseMemoryOfPlan(const Deck& deck, int ranks, const Cluster* cluster);
 
-/// What each stage computes again and moves, the bytes that saves, and the time that it adds; the combinations of
-/// shares that were tried, and where the copies of the one that was taken hide.
+/// Prints what each stage computes again and moves, the bytes that saves, and the time that it adds; the combinations
+/// of shares that were tried, and where the copies of the one that was taken hide.
 void PrintMemoryChoice(const MemoryChoice& choice);
 /// The entries "recompute" and "offload" of a plan.
 nlohmann::ordered_json MemoryChoiceJson(const MemoryChoice& choice);

@@ -63,7 +63,7 @@ class HostLink {
   std::unique_ptr<Arena> arena_, host_;
 };
 
-/// What a rank measures.
+/// The measurements of a rank.
 struct LinkRates {
   double out = 0, in = 0, start_us = 0, together = 0;
   auto Fields() { return std::tie(out, in, start_us, together); }

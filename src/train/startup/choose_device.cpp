@@ -106,7 +106,7 @@ std::string NearCores(const Gpu& gpu) {
   return near;
 }
 
-/// What makes copies and messages of GPUs slow without an error. Collective.
+/// Warns of detours that make copies and messages of GPUs slow without an error. Collective.
 void WarnOfDetours(const Gpu& gpu, const DeviceChoice& choice, World& world, const MpiWorld* mpi) {
   const std::string far = FarCores(gpu, NearCores(gpu), CoresOfThis().cores);
   std::vector<std::string> all;

@@ -1,4 +1,4 @@
-// What a deck leaves open about memory, at the start of a run.
+// Chooses what a deck leaves open about memory, at the start of a run.
 #pragma once
 
 #include "espalier/comm/world.hpp"

@@ -19,7 +19,7 @@ constexpr AxisSet kExpertAxis = {Axis::kEp};
 /// Ranks that differ in them alone compute the same if they have the same samples: experts are on ranks of ep.
 constexpr AxisSet kPeers = kBatchAxes - kExpertAxis;
 
-/// What a rank has computed.
+/// The results of a rank.
 struct Computed {
   std::string host;
   std::vector<uint32_t> checksums;  ///< by accumulator, in program order

@@ -28,8 +28,7 @@ TEST(Program, SameDeckSameBytes) {
   EXPECT_EQ(text(), text());
 }
 
-// What ranks compare is what each of them has computed: with ZeRO 3, too, no gradient is reduced, and nothing is
-// updated.
+// Ranks compare what each of them has computed: with ZeRO 3, too, no gradient is reduced, and nothing is updated.
 TEST(Program, ComparedGradientsStayOnTheirRank) {
   const Compilation c = Compile(SmallDeck({"parallel.dp_shard=2", "parallel.zero=3"}), 2, Purpose::kGradients);
   int gradients = 0;

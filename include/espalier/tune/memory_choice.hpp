@@ -1,6 +1,6 @@
 // Chooses what a deck leaves open about memory: recompute.mode and keys of [offload] that are "auto". The choice fits a
-// budget, and of the combinations that do, its simulated step is the shortest that the search finds. Pure and deterministic: a
-// function of deck, ranks, device, budget and costs. The choice is a deck that states it by hand.
+// budget, and of the combinations that do, its simulated step is the shortest that the search finds. Pure and
+// deterministic: a function of deck, ranks, device, budget and costs. The choice is a deck that states it by hand.
 #pragma once
 
 #include <cstdint>

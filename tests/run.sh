@@ -3,7 +3,7 @@
 #   without     every test but the slow suite, as continuous integration does; of the widest tables the share that
 #               ESPALIER_TEST_SHARE names (tests/support/share.py), by default a third, drawn by the commit
 #   full        the same with whole tables
-#   fast        less than two minutes on two quiet cores: the suites unit, passes, deck and short, but not long
+#   fast        less than three minutes on two quiet cores: the suites unit, passes, deck and short, but not long
 #   SUITE       unit, passes, deck, mpi, restart, gpu or slow
 # Prints the log of each test that fails, ends with meson's own count and fails if any test did, or if none ran.
 set -euo pipefail

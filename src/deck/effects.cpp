@@ -6,6 +6,7 @@
 
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/choices.hpp"
+#include "espalier/deck/expert_parallel.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/deck/step_range.hpp"
@@ -73,11 +74,9 @@ std::string NoCopies(const Deck& d) {
               "no two ranks hold a copy of the same state");
 }
 
-/// Whether ranks differ only in their samples.
 std::string NothingComputedTwice(const Deck& d) {
-  const Deck::Parallel& p = d.parallel;
   if (d.run.device == RunDevice::kSleep) return "run.device = \"sleep\" computes nothing";
-  return When(p.dp_replicate == 1 && p.dp_shard == p.ep, "no two ranks compute with the same weights");
+  return When(!HasReplicas(d.parallel), "no two ranks compute with the same weights");
 }
 
 std::string NothingOffloaded(const Deck& d) {

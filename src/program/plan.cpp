@@ -5,6 +5,7 @@
 #include <set>
 
 #include "espalier/deck/batch_ramp.hpp"
+#include "espalier/deck/expert_parallel.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/parallel.hpp"
@@ -81,10 +82,7 @@ bool Evaluates(const Deck& deck) { return deck.data.validate_every_steps > 0 && 
 
 bool CopiesWeights(const Deck& deck) { return deck.precision.compute != Dtype::kF32; }
 
-bool ComparesComputation(const Deck& deck) {
-  const Deck::Parallel& p = deck.parallel;
-  return deck.guard.recompute_steps > 0 && (p.dp_replicate != 1 || p.dp_shard != p.ep);
-}
+bool ComparesComputation(const Deck& deck) { return deck.guard.recompute_steps > 0 && HasReplicas(deck.parallel); }
 
 BySpace<int64_t> CopiedBytes(const Program& program) {
   BySpace<int64_t> bytes{};

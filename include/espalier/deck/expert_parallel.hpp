@@ -21,6 +21,11 @@ constexpr ExpertParallel ExpertParallelOf(const Deck::Parallel& p) {
   return e;
 }
 
+/// Whether ranks differ only in their samples: along dp, apart from the part of ep that dp_shard has.
+constexpr bool HasReplicas(const Deck::Parallel& p) {
+  return p.dp_replicate != 1 || p.dp_shard != ExpertParallelOf(p).dp_shard;
+}
+
 /// The axes that shard the experts of a layer.
 constexpr AxisSet ExpertAxes(const Deck::Parallel& p) {
   const ExpertParallel e = ExpertParallelOf(p);

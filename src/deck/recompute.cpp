@@ -8,27 +8,13 @@
 #include <optional>
 
 #include "espalier/util/error.hpp"
+#include "espalier/util/split.hpp"
 #include "text.hpp"
 
 namespace espalier {
 namespace {
 
 constexpr int64_t kMaxNumber = 1'000'000;  // of a layer
-
-std::string_view Trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t");
-  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
-std::vector<std::string_view> SplitAt(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(Trimmed(text.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return parts;
-}
 
 std::optional<int64_t> LayerNumberOf(std::string_view text) {
   int64_t number = 0;

@@ -10,6 +10,7 @@
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/input_file.hpp"
+#include "espalier/util/split.hpp"
 #include "schedule/jobs.hpp"
 #include "schedule/replay.hpp"
 
@@ -31,20 +32,6 @@ struct Cell {
   size_t line, column;
   std::string_view text;
 };
-
-std::string_view Trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r";
-  const size_t begin = text.find_first_not_of(kBlank);
-  return begin == std::string_view::npos ? "" : text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
-}
-
-/// The parts of `text` between separators, as many as there are separators and one more.
-std::vector<std::string_view> Split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (size_t end = 0; end != std::string_view::npos; text.remove_prefix(std::min(text.size(), end + 1)))
-    parts.push_back(Trimmed(text.substr(0, end = text.find(separator))));
-  return parts;
-}
 
 /// The number at the beginning of `text`, which is taken off it.
 std::optional<int> TakeNumber(std::string_view& text) {
@@ -73,7 +60,7 @@ Job SimpleJob(std::string_view text) {
 /// The job of a cell; without parts if it is none.
 Job JobOf(std::string_view text) {
   if (!text.starts_with('(') || !text.ends_with(kBeside)) return SimpleJob(text);
-  const auto beside = Split(text.substr(1, text.size() - 1 - kBeside.size()), ';');
+  const auto beside = SplitAt(text.substr(1, text.size() - 1 - kBeside.size()), ';');
   if (beside.size() != 2) return {};
   Job job = SimpleJob(beside[0]);
   const Job backward = SimpleJob(beside[1]);
@@ -86,7 +73,7 @@ Job JobOf(std::string_view text) {
 class Reader {
  public:
   Reader(std::string_view text, const std::string& path) : path_(path) {
-    std::vector<std::string_view> lines = Split(text, '\n');
+    std::vector<std::string_view> lines = SplitAt(text, '\n');
     while (!lines.empty() && lines.back().empty()) lines.pop_back();
     if (lines.empty()) Refuse({fmt::format("{}: has no line (needed: one for each stage)", path)});
     for (const std::string_view line : lines) ReadLine(line);
@@ -109,7 +96,7 @@ class Reader {
   void ReadLine(std::string_view line) {
     cells_.emplace_back();
     schedule_.jobs.emplace_back();
-    const std::vector<std::string_view> texts = Split(line, ',');
+    const std::vector<std::string_view> texts = SplitAt(line, ',');
     for (size_t i = 0; i < texts.size(); ++i) {
       if (texts[i].empty()) continue;
       const Cell& cell = cells_.back().emplace_back(Cell{cells_.size(), i + 1, texts[i]});

@@ -5,9 +5,10 @@ where only "all" fits, so does "auto". The choice by hand makes the same plan. W
     offload.py          two decks
     offload.py measure  all of them, with every difference
 """
-import concurrent.futures, itertools, json, os, sys, tempfile
+import itertools, json, os, sys, tempfile
 
-from support.runs import Checks, launch
+from support.runs import launch
+from support.side_by_side import compare_all
 
 AT_ONCE = 2
 SLOWER = 1e-3
@@ -98,13 +99,7 @@ def main():
     chosen = [entry for entry in DECKS if entry[0] in TEST]
     if measures:
         chosen = [entry for entry in DECKS if not texts or any(text in entry[0] for text in texts)]
-    checks = Checks()
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        for lines, held in pool.map(lambda entry: compare(entry, measures), chosen):
-            print("\n".join(lines), flush=True)
-            for text, holds in held:
-                checks.that(holds, text)
-    checks.finish()
+    compare_all(chosen, lambda entry: compare(entry, measures), AT_ONCE)
 
 
 if __name__ == "__main__":

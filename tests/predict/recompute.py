@@ -5,10 +5,11 @@ fits, so does "auto". The plan prints what it chose, and the same rules given by
     recompute.py                     the layouts of the test
     recompute.py measure [TEXT ...]  all, or those whose name holds a TEXT; prints every difference
 """
-import concurrent.futures, json, os, sys, tempfile
+import json, os, sys, tempfile
 
 from defaults import LAYOUTS
-from support.runs import Checks, launch
+from support.runs import launch
+from support.side_by_side import compare_all
 
 AT_ONCE = 2
 SLOWER = 1e-3
@@ -65,13 +66,7 @@ def main():
     chosen = [layout for layout in LAYOUTS if any(layout.name.startswith(text) for text in TEST)]
     if measures:
         chosen = [layout for layout in LAYOUTS if not texts or any(text in layout.name for text in texts)]
-    checks = Checks()
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        for lines, held in pool.map(lambda layout: compare(layout, measures), chosen):
-            print("\n".join(lines), flush=True)
-            for text, holds in held:
-                checks.that(holds, text)
-    checks.finish()
+    compare_all(chosen, lambda layout: compare(layout, measures), AT_ONCE)
 
 
 if __name__ == "__main__":

@@ -60,12 +60,12 @@ std::vector<Change> Changes(const Deck& deck) {
                          d.recompute.layers.clear();
                        }});
   const bool devices_have_memory = deck.run.device == RunDevice::kCuda || deck.offload.device_bytes > 0;
-  if (deck.offload.optimizer < 1 && deck.offload.optimizer != kAutoShare && devices_have_memory)
-    changes.push_back({"offload.optimizer = \"all\"", [](Deck& d) { d.offload.optimizer = 1; }});
-  if (deck.offload.parameters < 1 && deck.offload.parameters != kAutoShare && devices_have_memory)
-    changes.push_back({"offload.parameters = \"all\"", [](Deck& d) { d.offload.parameters = 1; }});
-  if (deck.offload.gradients < 1 && deck.offload.gradients != kAutoShare && devices_have_memory)
-    changes.push_back({"offload.gradients = \"all\"", [](Deck& d) { d.offload.gradients = 1; }});
+  for (const auto& [name, share] :
+       {std::pair("optimizer", &Deck::Offload::optimizer), std::pair("parameters", &Deck::Offload::parameters),
+        std::pair("gradients", &Deck::Offload::gradients)})
+    if (const double now = deck.offload.*share; now < 1 && now != kAutoShare && devices_have_memory)
+      changes.push_back(
+          {fmt::format("offload.{} = \"all\"", name), [share = share](Deck& d) { d.offload.*share = 1; }});
   return changes;
 }
 

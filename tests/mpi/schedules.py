@@ -17,6 +17,7 @@ BASE = [
 ]
 DROPS = ["model.family=gpt2", "dropout.embedding=0.1", "dropout.residual=0.3", "dropout.attention=0.2"]
 TIED, UNEVEN = "model.tie_embeddings=true", "model.layers=9"
+FURTHER = "model.mtp_layers=2"  # with 0 other layers at the end, on a chunk of their own
 EACH, STEP = "parallel.reduce=microbatch", "parallel.reduce=step"
 # pp dp tp, schedule, chunks, further overrides
 ROWS = [
@@ -54,6 +55,10 @@ ROWS = [
     ("211", "dualpipev", 2, [UNEVEN, "pipeline.split=[1,2,1,5]"]),
     ("311", "1f1b", 1, ["pipeline.split=[0,8,0]"]),
     ("211", "zbv", 2, [TIED, "pipeline.split=[0,4,4,0]"]),
+    ("311", "1f1b", 1, [FURTHER, "pipeline.split=[4,4,0]"]),
+    ("211", "zb-interleaved", 2, [FURTHER, "pipeline.split=[2,3,3,0]"]),
+    ("211", "zbv", 2, [FURTHER, "pipeline.split=[0,4,4,0]"]),
+    ("211", "dualpipev", 2, [FURTHER, "pipeline.split=[3,3,2,0]"]),
     ("221", "interleaved", 2, []),
     ("221", "zbv", 2, ["parallel.zero=3"]),
     ("222", "zb-interleaved", 2, [EACH, "parallel.zero=3"]),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains nineteen decks for 20 steps on one rank and at pp 2 x dp 2 x tp 2, one of them at cp 2, too, and compares each
-# run with PyTorch:
+# Trains nineteen decks for 20 steps on one rank and at pp 2 x dp 2 x tp 2 (experts at ep 2, too), three of them also at
+# cp 2, and compares each run with PyTorch:
 #
 #   tests/oracle/compare.sh [FOLDER]
 #
@@ -43,5 +43,7 @@ for name in grouped odd tied gpt2 llama31 mistral qwen2 qwen3 olmo2 mixtral qwen
   Compare "$name" 1 || failed=1
   Compare "$name" 8 parallel.pp=2 parallel.dp_shard=2 parallel.tp=2 "${shared[@]}" || failed=1
 done
-Compare mtp_documents 2 parallel.cp=2 || failed=1
+for name in deepseek_v2 deepseek_v3 mtp_documents; do
+  Compare "$name" 2 parallel.cp=2 || failed=1
+done
 exit "$failed"

@@ -1,4 +1,4 @@
-"""Shares of tables: every row is in exactly one share, the matrix keeps its variety in each third, and a share that is
+"""Shares of tables: every row is in exactly one share, the matrix keeps its variety in each share, and a share that is
 none is refused. Standard library only."""
 import collections
 import os
@@ -7,8 +7,8 @@ import unittest
 from support import layouts
 from support.share import VARIABLE, share
 
-SHARES = 3  # of tests/run.sh
-COMMON = 2 * SHARES  # a setting that this many rows have is in every share
+SHARES = 5  # of tests/run.sh
+COMMON = 3 * SHARES  # a setting that this many rows have is in every share
 
 
 def shares_of(rows, number, **more):
@@ -36,7 +36,7 @@ class Shares(unittest.TestCase):
                 self.assertLessEqual(max(map(len, found)) - min(map(len, found)), 1)
 
     def test_some_rows_are_in_every_share(self):
-        found = shares_of(list("abcdefg"), SHARES, always=["b", "g"])
+        found = shares_of(list("abcdefg"), 3, always=["b", "g"])
         self.assertEqual(found, [list("abeg"), list("bcfg"), list("bdg")])
 
     def test_what_is_no_share_is_refused(self):

@@ -1,7 +1,11 @@
-"""Shares of the widest tables of tests. ESPALIER_TEST_SHARE="K/N" takes every N-th row, from the K-th; unset, a test
-takes all. tests/run.sh without a word sets it by the commit. Standard library only."""
+"""Shares of wide tables of tests, and of tests. ESPALIER_TEST_SHARE="K/N" takes every N-th row, from the K-th; unset, a
+test takes all. tests/run.sh without a word sets it by the commit. Standard library only.
+
+    share.py ROW ...     prints the rows of the share
+"""
 import os
 import re
+import sys
 
 VARIABLE = "ESPALIER_TEST_SHARE"
 
@@ -24,3 +28,12 @@ def share(rows, always=()):
         taken = f"{len(rows) - len(left_out)} of {len(rows)} rows"
         print(f"share {number} of {shares}: {taken}; tests/run.sh full runs all", flush=True)
     return [row for i, row in enumerate(rows) if i not in left_out]
+
+
+def main():
+    number, shares = chosen()
+    print(*sys.argv[number::shares], sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -26,6 +26,7 @@ using espalier::MpiState;
 struct ncclComm {
   MPI_Comm mpi = MPI_COMM_NULL;  ///< none for a single rank
   int rank = 0, size = 1;
+  int ctas = 0;  ///< thread blocks of a call, each on a multiprocessor of its own
   int polls_until_made = 0;
   bool in_graph = false;  ///< a call was captured
   uint32_t sums = 0;      ///< number of sums that a switch has made, from a start that differs in every run
@@ -230,11 +231,14 @@ ncclResult_t Issue(ncclComm* comm, cudaStream_t stream, std::function<void(Messa
     *messages = Messages();
     post(*messages);
   };
-  espalier::emulation::EnqueueMessages(stream, start, [messages, finish = std::move(finish)] {
-    const espalier::emulation::Progress progress = messages->Look();
-    if (progress == espalier::emulation::Progress::kDone) finish();
-    return progress;
-  });
+  espalier::emulation::EnqueueMessages(
+      stream, start,
+      [messages, finish = std::move(finish)] {
+        const espalier::emulation::Progress progress = messages->Look();
+        if (progress == espalier::emulation::Progress::kDone) finish();
+        return progress;
+      },
+      comm->ctas);
   return espalier::emulation::Broken() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
@@ -279,7 +283,9 @@ std::vector<int> Meet(const EmulatedId& id, int ranks, int rank) {
 }
 
 ncclResult_t Made(ncclComm_t* to, MPI_Comm mpi, const ncclConfig_t& config) {
+  constexpr int kCtas = 16;
   auto* comm = new ncclComm;
+  comm->ctas = config.maxCTAs == NCCL_CONFIG_UNDEF_INT ? kCtas : config.maxCTAs;
   if (mpi != MPI_COMM_NULL) {
     comm->mpi = mpi;
     MPI_CALL(MPI_Comm_rank(mpi, &comm->rank));

@@ -35,8 +35,9 @@ using Poll = std::function<Progress()>;
 void Enqueue(cudaStream_t stream, Work work);
 /// The same, but the work runs only when something waits for it.
 void EnqueueLate(cudaStream_t stream, Work work);
-/// The same for messages: `start` sends them, and `poll` finds out when they have arrived.
-void EnqueueMessages(cudaStream_t stream, Work start, Poll poll);
+/// The same for messages: `start` sends them, and `poll` finds out when they have arrived. Until then they hold
+/// `processors` multiprocessors.
+void EnqueueMessages(cudaStream_t stream, Work start, Poll poll, int processors);
 
 /// Waits until everything issued has run.
 void AwaitAllStreams();

@@ -1,5 +1,7 @@
 // The switches of the emulated runtime. Each test has a program with a planted bug: as work runs by default
 // the bug shows nowhere; with the switch it does, and the same program without the bug is right.
+#include "runtime.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nccl.h>
@@ -248,6 +250,46 @@ TEST_F(Emulated, AnAbortBesideALivingGraphIsFound) {
   other.Capture();
   EXPECT_DEATH(other.Abort(Bug::kPlanted), "aborted before the graphs that may hold it");
   other.Abort(Bug::kNone);
+}
+
+/// Two calls of NCCL on two streams, and a peer that begins one and then the other. The GPU has room for both, or for
+/// one beside a kernel. True if both end.
+bool BothCallsEnd() {
+  constexpr int kPatience = 1000;
+  Stream streams[2] = {Stream{Urgency::kLow}, Stream{Urgency::kLow}};
+  bool begun[2] = {}, done[2] = {};
+  int looks = 0;
+  for (const int i : {0, 1})
+    emulation::EnqueueMessages(
+        streams[i].Get(), [&begun, i] { begun[i] = true; },
+        [&, i] {
+          const bool peer_has_begun = i == 0 || done[0];
+          const bool gives_up = ++looks > kPatience;
+          if (!peer_has_begun && !gives_up) return emulation::Progress::kNone;
+          done[i] = !gives_up;
+          return emulation::Progress::kDone;
+        },
+        16);
+  for (const Stream& stream : streams) CUDA_CALL(cudaStreamSynchronize(stream.Get()));
+  return done[0] && done[1];
+}
+
+TEST_F(Emulated, HeldProcessorsFindCallsThatBeginInAnotherOrderThanThePeers) {
+  const auto always = [this](const char* order, const char* processors) {
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", order, 1);
+    bool always = true;
+    for (int seed = 0; seed < kSeeds; ++seed) {
+      Set("STREAMS", "random:" + std::to_string(seed) + processors);
+      always = BothCallsEnd() && always;
+    }
+    unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    return always;
+  };
+  EXPECT_TRUE(always("0", ""));
+  EXPECT_TRUE(always("0", ",processors:33"));
+  EXPECT_TRUE(always("1", ",processors:17"));
+  EXPECT_FALSE(always("0", ",processors:17"));
+  EXPECT_DEATH(always("1", ",processors:16"), "leaves no multiprocessor for kernels");
 }
 
 /// In a process of its own: what is broken stays so.

@@ -4,8 +4,10 @@
 //   late           work runs only when something waits for it, and on other streams only as far as events require (not
 //                  over NCCL, whose emulated calls wait for other ranks')
 //   random:SEED    of all streams that have no more to wait for, any goes on next; a graph runs in a random order of
-//   its
-//                  edges; events are not ready until their streams have come so far
+//                  its edges; events are not ready until their streams have come so far. Calls of NCCL begin in the
+//                  order in which they were issued only with NCCL_LAUNCH_ORDER_IMPLICIT=1
+//   processors:N   with `random`: the GPU has N multiprocessors. A call of NCCL holds some from its begin to its end,
+//                  and one is left for kernels; a call that finds too few free ones does not begin
 //   not-ready:N    an event is not ready for the first N queries after it was recorded
 //
 // So a missing wait gives a wrong result. ESPALIER_EMULATED_CAPTURE names the place at which a capture fails: `inside`
@@ -36,9 +38,17 @@
 namespace espalier::emulation {
 namespace {
 
+/// Calls of NCCL that were issued, or captured into one graph, and how many of them have begun.
+struct Turns {
+  long issued = 0, begun = 0;
+};
+
 struct Task {
   Work run;                        ///< starts it
   Poll poll;                       ///< makes it go on; without one it is done when `run` returns
+  int held = 0;                    ///< multiprocessors that a call of NCCL holds; 0: not a call of NCCL
+  Turns* turns = nullptr;          ///< of such a call that was issued or is a part of a launched graph
+  long turn = 0;                   ///< its place among these
   CUstream_st* awaited = nullptr;  ///< it begins when this stream has done `ticket` tasks
   long ticket = 0;
   bool begun = false;
@@ -92,6 +102,8 @@ thread_local std::set<CUstream_st*> captured_streams;
 std::map<CUstream_st*, long> launches;
 int graphs = 0;  ///< graphs that may be launched
 std::atomic<long> kernels = 0;
+int held = 0;  ///< multiprocessors that calls of NCCL under way hold
+Turns issued_calls;
 
 CUstream_st& Of(cudaStream_t stream) {
   static auto& default_stream = *new CUstream_st;
@@ -123,12 +135,45 @@ bool CaptureFails(std::string_view where) {
   return set != nullptr && set == where;
 }
 
+bool CallsBeginInOrder() {
+  const char* set = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  return set != nullptr && std::string_view(set) == "1";
+}
+
+/// In random orders, whether a call of NCCL may begin.
+bool MayBegin(const Task& task) {
+  if (task.held == 0 || Seed().empty()) return true;
+  if (CallsBeginInOrder() && task.turn != task.turns->begun) return false;
+  const long processors = SwitchedNumber(kSwitches, "processors:", 0);
+  if (processors == 0) return true;
+  if (task.held >= processors) Fail("a call of NCCL that leaves no multiprocessor for kernels");
+  return held + task.held < processors;
+}
+
+void Begin(Task& task) {
+  task.begun = true;
+  held += task.held;
+  if (task.turns != nullptr) ++task.turns->begun;
+  if (task.run) task.run();
+}
+
 /// Begins a task or makes it go on.
 Progress GoOn(Task& task) {
   if (Broken() != cudaSuccess) return Progress::kDone;
-  if (std::exchange(task.begun, true)) return task.poll();
-  if (task.run) task.run();
-  return task.poll ? Progress::kSome : Progress::kDone;
+  if (!task.begun) {
+    if (!MayBegin(task)) return Progress::kNone;
+    Begin(task);
+    return task.poll ? Progress::kSome : Progress::kDone;
+  }
+  const Progress progress = task.poll();
+  if (progress == Progress::kDone) held -= task.held;
+  return progress;
+}
+
+void TakeTurn(Task& task, Turns& turns) {
+  if (task.held == 0) return;
+  task.turns = &turns;
+  task.turn = turns.issued++;
 }
 
 /// The same for the first task of a stream, if it has one that may begin.
@@ -225,6 +270,7 @@ void EnqueueTask(cudaStream_t to, Task task) {
     return;
   }
   const std::lock_guard lock(mutex);
+  TakeTurn(task, issued_calls);
   AddTask(stream, std::move(task));
   RunAfterIssue(stream);
 }
@@ -234,7 +280,7 @@ class GraphRun {
  public:
   explicit GraphRun(const std::vector<Node>& nodes) : left_(nodes.size()) {
     for (size_t i = 0; i < nodes.size(); ++i) {
-      tasks_.push_back(nodes[i].task);
+      TakeTurn(tasks_.emplace_back(nodes[i].task), turns_);
       missing_.push_back(nodes[i].after.size());
       followers_.emplace_back();
       for (const size_t before : nodes[i].after) followers_[before].push_back(i);
@@ -266,6 +312,7 @@ class GraphRun {
     return --left_ == 0 ? Progress::kDone : Progress::kSome;
   }
 
+  Turns turns_;
   std::vector<Task> tasks_;
   std::vector<size_t> missing_, ready_;
   std::vector<std::vector<size_t>> followers_;
@@ -293,7 +340,9 @@ bool GraphUnderWay() {
 
 void Enqueue(cudaStream_t to, Work work) { EnqueueTask(to, {std::move(work), nullptr}); }
 void EnqueueLate(cudaStream_t to, Work work) { AddTask(Of(to), {std::move(work), nullptr}); }
-void EnqueueMessages(cudaStream_t to, Work start, Poll poll) { EnqueueTask(to, {std::move(start), std::move(poll)}); }
+void EnqueueMessages(cudaStream_t to, Work start, Poll poll, int processors) {
+  EnqueueTask(to, {std::move(start), std::move(poll), processors});
+}
 
 void AwaitAllStreams() {
   const std::set<CUstream_st*> streams = Streams();
@@ -357,7 +406,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned) {
     return cudaSuccess;
   }
   if (stream.captured != nullptr) return Failed(cudaErrorStreamCaptureIsolation);
-  EnqueueTask(to, {nullptr, nullptr, event->stream, event->ticket});
+  EnqueueTask(to, {.awaited = event->stream, .ticket = event->ticket});
   return Broken();
 }
 
@@ -454,7 +503,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     for (const Node& node : *executable->nodes) EnqueueTask(stream, node.task);
   } else {
     const auto run = std::make_shared<GraphRun>(*executable->nodes);
-    EnqueueMessages(stream, nullptr, [run] { return run->GoOn(); });
+    EnqueueTask(stream, {nullptr, [run] { return run->GoOn(); }});
   }
   const std::lock_guard lock(mutex);
   launches[&Of(stream)] = Of(stream).issued;

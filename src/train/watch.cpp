@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <exception>
 #include <filesystem>
 
 #include "espalier/comm/agreement.hpp"
@@ -51,7 +52,10 @@ void LimitTheEnd(int rank, double seconds) {
 }  // namespace
 
 Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi)
-    : programs_(programs), folder_(HeartbeatFolder(deck.run.dir)) {
+    : programs_(programs),
+      mpi_(mpi),
+      exceptions_at_start_(std::uncaught_exceptions()),
+      folder_(HeartbeatFolder(deck.run.dir)) {
   if (deck.run.watchdog_s == 0) return;
   OnAllRanks(world, [&] {
     if (world.Rank() == 0) PrepareHeartbeatFolder(folder_);
@@ -66,11 +70,14 @@ Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld*
   programs.proof().executor->Mirror(file_->record().forward);
   if (programs.evaluate() != nullptr) programs.evaluate()->executor->Mirror(file_->record().forward);
   if (programs.gradients() != nullptr) programs.gradients()->executor->Mirror(file_->record().forward);
+  recorder_.emplace(FlightFolder(deck.run.dir), file_->record(), table,
+                    [&programs](int64_t step) -> const Program& { return programs.TrainingOf(step).program(); });
+  if (mpi != nullptr) mpi->BeforeAbort([this] { recorder_->Write("this rank ends the job"); });
   world.Barrier();
   const auto refresh = [this] { programs_.TrainingOf(StepSeen()).executor().ShowProgress(); };
   const auto asked = [] { return StopSignal() == SIGTERM; };
   dog_.emplace(
-      Watchdog::Options{table, deck.run.watchdog_s, slow_limit_s_, asked, refresh}, *file_,
+      Watchdog::Options{table, deck.run.watchdog_s, slow_limit_s_, asked, refresh, &*recorder_}, *file_,
       [&programs](int64_t step) -> const Compilation& {
         return programs.TrainingOf(std::max<int64_t>(1, step)).compilation;
       },
@@ -80,11 +87,17 @@ Watch::Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld*
       });
 }
 
-Watch::~Watch() { End(); }
+Watch::~Watch() {
+  if (recorder_ && std::uncaught_exceptions() > exceptions_at_start_)
+    recorder_->Write("an error ends the run: the last line of its output");
+  End();
+}
 
 void Watch::End() {
   if (!file_) return;
   dog_.reset();
+  if (mpi_ != nullptr) mpi_->BeforeAbort(nullptr);
+  recorder_.reset();
   LimitTheEnd(file_->record().rank, slow_limit_s_);
   file_.reset();
   std::error_code others_are_there;

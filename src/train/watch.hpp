@@ -14,7 +14,7 @@ class Watch {
   /// Creates the heartbeat and starts the watchdog; does nothing if run.watchdog_s is 0. All arguments must outlive it.
   /// Collective.
   Watch(const Deck& deck, const Programs& programs, World& world, MpiWorld* mpi);
-  /// Calls End.
+  /// Calls End. While an exception unwinds, writes the flight record first.
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -43,9 +43,12 @@ class Watch {
   int64_t StepSeen() const;
 
   const Programs& programs_;
+  MpiWorld* mpi_;
+  const int exceptions_at_start_;
   std::string folder_;
   double slow_limit_s_ = 0;
   std::optional<HeartbeatFile> file_;
+  std::optional<FlightRecorder> recorder_;
   std::optional<Watchdog> dog_;
   Activity activity_ = Activity::kStart;
   bool first_ = true;

@@ -75,6 +75,7 @@ void Watchdog::Run() {
   Heartbeat last = Read(mine_.record());
   while (Sleep(tick)) {
     if (options_.refresh) options_.refresh();
+    if (options_.recorder != nullptr) options_.recorder->Note();
     Publish();
     const Heartbeat now = Read(mine_.record());
     quiet_ = now.SamePlace(last) ? quiet_ + tick : Clock::duration{};
@@ -94,6 +95,11 @@ void Watchdog::Publish() {
   warned_ = true;
   spdlog::warn("rank {}: its heartbeat cannot be written: {}; if this rank hangs, other ranks cannot see where",
                mine_.record().rank, std::strerror(errno));
+}
+
+std::string Watchdog::Record(const std::string& reason) const {
+  const std::string path = options_.recorder == nullptr ? "" : options_.recorder->Write(reason);
+  return path.empty() ? "" : fmt::format("  its last instructions: {}\n", path);
 }
 
 Watchdog::Clock::duration Watchdog::LimitOf(Activity activity) const {
@@ -130,6 +136,7 @@ bool Watchdog::AlreadyReported() const {
 /// seconds.
 void Watchdog::EndAfter(const Heartbeat& dead) {
   const int rank = mine_.record().rank;
+  Record(fmt::format("rank {} is gone", dead.rank));
   const auto reports = [&](const Heartbeat& n) {
     return n.rank < rank && StateOfProcess(n.process) != ProcessState::kStopped && !Died(n);
   };
@@ -220,6 +227,8 @@ void Watchdog::CheckForHang() {
 /// job silently.
 void Watchdog::EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& diagnosis) {
   const int rank = mine_.record().rank;
+  const double quiet_s = std::chrono::duration<double>(quiet_).count();
+  const std::string record = Record(fmt::format("nothing has finished here for {:.3g} s", quiet_s));
   const auto reporter = std::find_if(statuses.begin(), statuses.end(),
                                      [](const RankStatus& s) { return s.present && !s.moving && !Stuck(s); });
   if (reporter - statuses.begin() != rank && !Sleep(kHeadStart)) return;
@@ -228,9 +237,8 @@ void Watchdog::EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& 
   if (!AlreadyReported()) {
     mine_.record().activity.store(Activity::kEndingJob, std::memory_order_relaxed);
     mine_.Publish();
-    const double quiet_s = std::chrono::duration<double>(quiet_).count();
-    PrintError("espalier: watchdog of rank {}: nothing has finished here for {:.3g} s\n{}\n", rank, quiet_s,
-               diagnosis.text);
+    PrintError("espalier: watchdog of rank {}: nothing has finished here for {:.3g} s\n{}\n{}", rank, quiet_s,
+               diagnosis.text, record);
     std::fflush(stderr);
   }
   end_();

@@ -1,11 +1,11 @@
 """Runs in which one rank is stopped, or leaves out one collective: the watchdog ends the job, exit status 1, and names
-the right rank and instruction. The first argument is the number of rounds. ESPALIER_DEVICE=cuda sends the runs to a
-device, ESPALIER_TRANSPORT=nccl their messages over NCCL. NCCL messages carry no instruction number, so a message that
-is left out is replaced by the next of its communicator, emulated or not: there the last message of the last step is
-left out, which has no successor."""
+the right rank and instruction; each rank that lives leaves a record of what it did last. The first argument is the
+number of rounds. ESPALIER_DEVICE=cuda sends the runs to a device, ESPALIER_TRANSPORT=nccl their messages over NCCL.
+NCCL messages carry no instruction number, so a message that is left out is replaced by the next of its communicator,
+emulated or not: there the last message of the last step is left out, which has no successor."""
 import os, random, re, signal, sys, tempfile, time
 
-from support.jobs import Job, alive, kill
+from support.jobs import Job, alive, kill, read
 from support.runs import Checks, DECK, ON_DEVICE, TRANSPORT, launch
 from support.waiting import wait_until
 
@@ -39,6 +39,21 @@ def check_status(checks, status, what):
     checks.that(status == 1 or crashed, f"{what}: {end}")
 
 
+def records(home):
+    """Flight records by rank."""
+    folder = os.path.join(home, "flight")
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return {int(name[5:10]): read(os.path.join(folder, name)) for name in names}
+
+
+def check_records(checks, home, ranks, waiting, instruction, what):
+    """All `ranks` have left a record; the one of a rank that waits has the instruction as the next of its lane."""
+    left = records(home)
+    line = re.search(rf"^\S+ +step \d+ +next +{instruction} ", left.get(waiting, ""), re.M)
+    checks.that(left.keys() == set(ranks) and line, f"{what}: flight records of ranks {sorted(left)}" +
+                ("" if line else f", without {instruction} in\n{left.get(waiting)}"))
+
+
 def stopped(checks, home, draw, round):
     ranks, overrides = LAYOUTS[round % len(LAYOUTS)]
     rank, step = draw.randrange(ranks), draw.randint(2, 6)
@@ -56,6 +71,9 @@ def stopped(checks, home, draw, round):
     check_status(checks, status, what)
     once = text.count("watchdog of rank") == 1 and f"rank {rank} is stopped" in text
     checks.that(once, f"{what}: named, once" + ("" if once else "\n" + text))
+    waits = re.search(r"^rank (\d+) waits in instruction (\d+) ", text, re.M)
+    if waits:
+        check_records(checks, home, set(range(ranks)) - {rank}, int(waits[1]), waits[2], what)
 
 
 def skipped(checks, home, draw, round):
@@ -76,6 +94,9 @@ def skipped(checks, home, draw, round):
     named = past and int(past[1]) == rank and waits and waits[1] == {"send": "recv"}.get(
         op, op) and waits[2] + (waits[3] or "") == part and int(waits[4]) == step
     checks.that(named, f"{what}: rank, instruction, microbatch and step are named" + ("" if named else "\n" + text))
+    waits = re.search(r"^rank (\d+) waits in instruction (\d+) ", text, re.M)
+    if waits:
+        check_records(checks, home, range(ranks), int(waits[1]), waits[2], what)
 
 
 def skipped_in_a_ramp(checks, home):
@@ -114,6 +135,9 @@ def launcher_stopped(checks, home):
     said = re.findall(r"watchdog of rank \d+: .*", text)
     checks.that(
         len(said) == 1 and "rank 0: rank 1 is gone" in said[0], f"... and the lowest one says why, once: {said}")
+    left = records(home)
+    checks.that(left.keys() == {0, 2} and all("\nrank 1 is gone\n" in text for text in left.values()),
+                f"... and flight records of ranks {sorted(left)}")
 
 
 def all_stopped(checks, home):
@@ -136,11 +160,21 @@ def all_stopped(checks, home):
     checks.that(said == ["1"] and "rank 0 is stopped" in text, f"... and the lowest one says why, once: {said}")
 
 
+def aborted(checks, home, ranks):
+    """A rank that fails leaves a record before it ends the job."""
+    with start(home, ranks, ["run.steps=1000000", f"parallel.dp_shard={ranks}"], "step:nomem:3", ranks - 1) as job:
+        status, text = job.end(), job.text()
+    left = records(home).get(ranks - 1, "")
+    found = f"rank {ranks - 1} of {ranks}, process " in left and "\nstep 2, between steps\n" in left
+    checks.that(status == 1 and found, f"rank {ranks - 1} of {ranks} fails in step 3: its flight record ({status})" +
+                ("" if found else f"\n{left}\n{text[-500:]}"))
+
+
 def good_end(checks, home):
     with start(home, 2, ["run.steps=5", "parallel.tp=2"]) as job:
         status = job.end()
-    checks.that(status == 0 and not os.path.exists(os.path.join(home, "heartbeat")),
-                f"a good end leaves no heartbeat ({status})")
+    left = [name for name in ("heartbeat", "flight") if os.path.exists(os.path.join(home, name))]
+    checks.that(status == 0 and not left, f"a good end leaves no heartbeat and no flight record ({status}, {left})")
 
 
 def main():
@@ -153,6 +187,8 @@ def main():
             launcher_stopped(checks, os.path.join(folder, "dead"))
             all_stopped(checks, os.path.join(folder, "stopped"))
             skipped_in_a_ramp(checks, os.path.join(folder, "ramp"))
+            aborted(checks, os.path.join(folder, "aborted"), 2)
+            aborted(checks, os.path.join(folder, "aborted-alone"), 1)
         for round in range(rounds):
             (skipped if round % 2 else stopped)(checks, os.path.join(folder, f"round-{round}"), draw, round)
     checks.finish()

@@ -1,6 +1,7 @@
 // The ranks of an MPI job. One object per process, made first and destroyed last: it initializes and finalizes MPI.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +47,9 @@ class MpiWorld final : public World {
   /// True if this node has more ranks than cores that this process may use.
   bool SharesCores() const;
 
+  /// The thread that ends the job calls `work` first, whatever the reason; an empty one is none. No thread of this rank
+  /// may fail at the same time as this call.
+  void BeforeAbort(std::function<void()> work);
   /// Ends all ranks now; mpirun exits with `status`. Any thread may call it.
   [[noreturn]] void Abort(int status);
   /// Executors and communication also call this when a thread fails.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "espalier/watch/diagnose.hpp"
+#include "espalier/watch/flight_recorder.hpp"
 
 namespace espalier {
 
@@ -30,6 +31,7 @@ class Watchdog {
     double slow_limit_s = 0;             ///< >= limit_s; limit for slow activities: the start, saves and loads, the end
     std::function<bool()> asked = {};    ///< this process was asked to end; not set: never
     std::function<void()> refresh = {};  ///< updates the heartbeat; called at every tick, if set
+    FlightRecorder* recorder = nullptr;  ///< keeps readings, and is written before this object ends the job
   };
   /// Finds the compilation from which the programs of a training step are made. It outlives the watchdog.
   using CompilationFinder = std::function<const Compilation&(int64_t step)>;
@@ -49,6 +51,8 @@ class Watchdog {
   /// Waits for `tick`; false if this object is being destroyed.
   bool Sleep(Clock::duration tick);
   void Publish();
+  /// Writes the flight record, if there is a recorder; the last line of a report, or "".
+  std::string Record(const std::string& reason) const;
   void FindNeighbours();
   /// How long a rank may make no progress in this activity.
   Clock::duration LimitOf(Activity activity) const;

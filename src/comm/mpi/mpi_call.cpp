@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "comm/mpi/launcher.hpp"
 #include "espalier/util/print.hpp"
@@ -46,6 +47,7 @@ void AbortMpi(int status) {
   std::fflush(nullptr);
   std::signal(SIGALRM, SIG_DFL);
   alarm(kPatience);
+  if (const std::function<void()> work = std::exchange(before_abort, nullptr)) work();
   EndLauncherLater();
   MPI_Abort(MPI_COMM_WORLD, status);
   std::abort();

@@ -4,12 +4,16 @@
 #define OMPI_SKIP_MPICXX 1  // without the obsolete C++ classes
 #include <mpi.h>
 
+#include <functional>
 #include <string>
 
 namespace espalier {
 
 /// Prints the expression, the rank, what this thread is working on and a hint, then ends all ranks with status 1.
 [[noreturn]] void FailMpi(const char* expression, int code);
+
+/// AbortMpi calls it first, and once; empty: nothing.
+inline std::function<void()> before_abort;
 
 /// Ends all ranks with `status`; this one within a few seconds, even if the launcher does not answer.
 [[noreturn]] void AbortMpi(int status);

@@ -230,6 +230,7 @@ int MpiWorld::NodeRanks() const { return static_cast<int>(state_->node_members.s
 const std::vector<int>& MpiWorld::NodeMembers() const { return state_->node_members; }
 bool MpiWorld::SharesCores() const { return state_->shares_cores; }
 
+void MpiWorld::BeforeAbort(std::function<void()> work) { before_abort = std::move(work); }
 void MpiWorld::Abort(int status) { AbortMpi(status); }
 void MpiWorld::Fail(const std::string& message, ExitStatus status) { FailWorld(*state_, message, status); }
 

@@ -18,6 +18,8 @@ def ranges(path):
         if word == "push":
             seen[thread].append((len(open_of[thread]), name[0]))
             open_of[thread].append(name[0])
+        elif word != "pop":
+            continue
         elif not open_of[thread]:
             sys.exit(f"{path}: a range ends that has not begun, of thread {thread}")
         else:
@@ -67,6 +69,18 @@ def check_ranges(checks, folder):
                 "as a graph: jobs in the first step and in the captured one")
 
 
+def check_profiled_steps(checks, folder):
+    """A profiler that waits for cudaProfilerStart sees the steps of report.trace, issued, and no other."""
+    for name, first, last in (("profiled", 2, 3), ("profiled to the end", 4, 9)):
+        look(folder, name, ["run.steps=5", f"report.trace={first}:{last}"], graph="1")
+        words = [line.split(" ", 1)[1].strip() for line in open(ENVIRONMENT["NVTX_LOG"])]
+        signs = [word for word in words if word.startswith("profiler")]
+        inside = words[words.index("profiler-start"):words.index("profiler-stop") if len(signs) == 2 else None]
+        steps = min(last, 5) - first + 1
+        checks.that(signs == ["profiler-start", "profiler-stop"][:2 if last < 5 else 1] and
+                    inside.count("push B0") == steps, f"{name}: {signs}, {inside.count('push B0')} steps inside")
+
+
 def check_peak(checks, folder):
     run = os.path.join(folder, "peak")
     done = launch(1, ["run", DECK, "-d", run, "-v", *BASE, "run.peak_tflops=0"])
@@ -82,6 +96,7 @@ def main():
     checks = Checks()
     with scratch() as folder:
         check_ranges(checks, folder)
+        check_profiled_steps(checks, folder)
         check_peak(checks, folder)
     checks.finish()
 

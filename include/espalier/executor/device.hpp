@@ -14,6 +14,8 @@ namespace espalier {
 
 class Costs;
 
+enum class Profiling : uint8_t { kStart, kStop };
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -31,6 +33,8 @@ class Device {
   /// Messages about operations that run slower than possible because a library or the driver refused the faster way;
   /// each once, since the last call.
   virtual std::vector<std::string> TakeFallbacks() const { return {}; }
+  /// A profiler that waits for it begins or ends to record this process: on GPUs, those of CUDA. Nothing elsewhere.
+  virtual void Profile(Profiling) const {}
   /// Peak rate of matmuls of this type. CPUs measure it in about 30 ms. GPUs without a known datasheet measure it in a
   /// fraction of a second; ranks that share a GPU must measure at the same time.
   virtual PeakRate Peak(Dtype compute) const = 0;

@@ -1,5 +1,6 @@
 #include "cuda_device.hpp"
 
+#include <cuda_profiler_api.h>
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -42,6 +43,14 @@ std::string CudaDevice::Conditions() const {
 PeakRate CudaDevice::Peak(Dtype compute) const {
   const PeakRate known = GpuPeak(gpu_.name, compute);
   return known.flops > 0 ? known : MeasureGpuPeak(compute, streams_.Compute());
+}
+
+/// Without a profiler both calls do nothing.
+void CudaDevice::Profile(Profiling profiling) const {
+  if (profiling == Profiling::kStart)
+    CUDA_CALL(cudaProfilerStart());
+  else
+    CUDA_CALL(cudaProfilerStop());
 }
 
 /// Memory of all processes on the GPU, as the driver reports it; with nccl a rank has the GPU to itself.

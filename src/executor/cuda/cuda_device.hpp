@@ -17,6 +17,7 @@ class CudaDevice final : public Device {
   std::string Describe() const override { return gpu_.name + ", " + gpu_.bus_id; }
   std::string Conditions() const override;
   int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const override;
+  void Profile(Profiling profiling) const override;
   std::vector<std::string> TakeFallbacks() const override { return cuda::TakeFallbacks(); }
   /// From a table by the GPU's name, otherwise measured.
   PeakRate Peak(Dtype compute) const override;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/pack.hpp"
@@ -56,6 +57,7 @@ void Tracer::BeginWith(int64_t step) {
 
 void Tracer::Before(int64_t step) {
   programs_.TrainingOf(step).executor().TimeNextStep();
+  if (steps_.Has(step) && !std::exchange(profiling_, true)) programs_.device().Profile(Profiling::kStart);
   barriers_us_.clear();
   for (int i = 0; i < kBarriers; ++i) {
     world_.Barrier();
@@ -74,6 +76,7 @@ MeasuredRank Tracer::Measured(const Executor& executor) const {
 }
 
 std::optional<Breakdown> Tracer::After(int64_t step) {
+  if (!steps_.Has(step + 1) && std::exchange(profiling_, false)) programs_.device().Profile(Profiling::kStop);
   std::vector<MeasuredRank> ranks;
   for (const std::string& packed : world_.Gather(Pack(Measured(programs_.TrainingOf(step).executor()))))
     ranks.push_back(Unpack<MeasuredRank>(packed));

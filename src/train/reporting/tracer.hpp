@@ -18,7 +18,7 @@ namespace espalier {
 
 /// After each step of report.trace, rank 0 writes <run.dir>/trace/step-00000010.svg and .json, and replaces files of an
 /// earlier run of the same step. The picture shows all ranks, or rank 0's pipeline if there are more than kMaxTraced.
-/// Results do not depend on tracing.
+/// Profilers that wait for the device's sign record the same steps. Results do not depend on tracing.
 class Tracer {
  public:
   static constexpr int kMaxTraced = 64;
@@ -56,6 +56,7 @@ class Tracer {
   const StepRange steps_;
   const int64_t last_step_;  ///< last step of the run
   int64_t sampled_ = -1;     ///< traced without files; -1: none
+  bool profiling_ = false;   ///< a profiler records the steps of report.trace
   const double dilation_;    ///< on a device that waits, spans are in the cluster's time, clocks are not; otherwise 1
   const std::vector<int> traced_;
   std::vector<double> barriers_us_;

@@ -8,6 +8,7 @@
 
 #include "commands/simulate/slow_parts.hpp"
 #include "espalier/supervise/supervise.hpp"
+#include "espalier/train/check_nodes.hpp"
 #include "espalier/train/evaluate_files.hpp"
 #include "espalier/train/measure.hpp"
 #include "espalier/train/selftest.hpp"
@@ -30,7 +31,9 @@ int OnHostCommand(const OnHostOptions& options);
 
 struct CheckOptions {
   DeckArguments arguments;
-  int ranks = 0;  ///< number of ranks for which to check the degrees; 0: any
+  int ranks = 0;          ///< number of ranks for which to check the degrees; 0: any
+  bool of_nodes = false;  ///< CheckNodes instead
+  CheckNodesOptions nodes;
 };
 /// Prints the effective deck with the origin of each value.
 int CheckCommand(const CheckOptions& options);

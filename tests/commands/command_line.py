@@ -51,7 +51,8 @@ class Errors(unittest.TestCase):
     def test_wrong_arguments(self):
         cases = {
             ("check", ): "command line: DECK is required, such as llama/tiny.toml",
-            ("check", TINY, "--bad"): "command line: --bad: unknown option of check (allowed: --help, --ranks)",
+            ("check", TINY, "--bad"):
+            "command line: --bad: unknown option of check (allowed: --help, --ranks, --nodes, --cluster, --least)",
             ("check", TINY, "run.stepz=3"): "command line: run.stepz=3: unknown key (did you mean run.steps?)",
             ("nosuch.toml", ): f"nosuch.toml: no such file, here or in {ROOT}/inputs",
             ("check", str(ROOT)): f"{ROOT}: is a folder, not a deck",

@@ -87,8 +87,28 @@ void AddCheck(CLI::App& app, CommandJob& job) {
   auto options = std::make_shared<CheckOptions>();
   CLI::App* command = app.add_subcommand("check", "print the effective deck with the origin of each value");
   AddDeck(command, options->arguments);
+  CLI::Option* deck = command->get_option("DECK")->required(false);
   AddRanks(command, options->ranks, "ranks that the degrees must fit (any number)");
-  command->callback([options, &job] { job = OnFirstRank([options] { return CheckCommand(*options); }); });
+  CLI::Option* nodes =
+      command
+          ->add_flag("--nodes", options->of_nodes,
+                     "instead of DECK: measure the nodes of this job and name outliers; started as run is")
+          ->excludes(deck);
+  command->add_option("--cluster", options->nodes.cluster, "of --nodes: cluster file with the rates of its links")
+      ->type_name("FILE")
+      ->needs(nodes);
+  command->add_option("--least", options->nodes.least, "of --nodes: share of the median, or of the file's rate (0.7)")
+      ->type_name("SHARE")
+      ->check(Within(0.0, 1.0))
+      ->needs(nodes);
+  command->callback([options, deck, &job] {
+    if (options->of_nodes) {
+      job = OnRanksOfJob([options] { return static_cast<int>(CheckNodes(options->nodes)); });
+      return;
+    }
+    if (deck->empty()) throw CLI::RequiredError("DECK");
+    job = OnFirstRank([options] { return CheckCommand(*options); });
+  });
 }
 
 void AddRouting(CLI::App* command, std::string& routing) {

@@ -32,24 +32,6 @@ std::string OneLine(const std::string& text) {
   return line;
 }
 
-/// STREAM's triad (McCalpin 1995) with the kernel that adds: a = b + c of 64 MiB each, the best of a few. Bytes per us.
-double MemoryRate() {
-  constexpr int64_t kElements = int64_t{16} << 20;
-  constexpr int kRounds = 5;
-  std::vector<float> memory(3 * kElements, 1.0F);
-  const auto tensor = [&](int64_t i) { return Tensor{memory.data() + i * kElements, Dtype::kF32, {kElements}, {0}}; };
-  const Tensor inputs[] = {tensor(0), tensor(1)}, outputs[] = {tensor(2)};
-  const Attributes none;
-  const Kernel add = FindCpuKernel("add");
-  double best_ms = std::numeric_limits<double>::infinity();
-  for (int round = 0; round < kRounds; ++round) {
-    const auto began = std::chrono::steady_clock::now();
-    add({.inputs = inputs, .outputs = outputs, .attributes = &none});
-    best_ms = std::min(best_ms, MillisecondsSince(began));
-  }
-  return 3.0 * kElements * sizeof(float) / (best_ms * 1e3);
-}
-
 /// The lines before the first row. Nothing if keys come after rows.
 std::optional<std::string> TextAboveRows(const std::string& text) {
   std::istringstream lines(text);
@@ -75,6 +57,23 @@ std::string Differs(const std::string& path, std::string_view key, const std::st
 std::string_view Name(DeviceKind kind) { return kind == DeviceKind::kCpu ? "\"cpu\"" : "\"cuda\""; }
 
 }  // namespace
+
+double MemoryRate() {
+  constexpr int64_t kElements = int64_t{16} << 20;
+  constexpr int kRounds = 5;
+  std::vector<float> memory(3 * kElements, 1.0F);
+  const auto tensor = [&](int64_t i) { return Tensor{memory.data() + i * kElements, Dtype::kF32, {kElements}, {0}}; };
+  const Tensor inputs[] = {tensor(0), tensor(1)}, outputs[] = {tensor(2)};
+  const Attributes none;
+  const Kernel add = FindCpuKernel("add");
+  double best_ms = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < kRounds; ++round) {
+    const auto began = std::chrono::steady_clock::now();
+    add({.inputs = inputs, .outputs = outputs, .attributes = &none});
+    best_ms = std::min(best_ms, MillisecondsSince(began));
+  }
+  return 3.0 * kElements * sizeof(float) / (best_ms * 1e3);
+}
 
 MachineKey KeyOfMachine(const Device& device, const MpiWorld* mpi) {
   return {device.Kind(), OneLine(device.Conditions()), mpi == nullptr ? 1 : mpi->NodeRanks()};

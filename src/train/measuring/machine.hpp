@@ -19,6 +19,9 @@ struct MachineKey {
 };
 MachineKey KeyOfMachine(const Device& device, const MpiWorld* mpi);
 
+/// STREAM's triad (McCalpin 1995) with the kernel that adds: a = b + c of 64 MiB each, the best of a few. Bytes per us.
+double MemoryRate();
+
 /// The machine without rows: peak rates and memory bandwidth, measured on all ranks at the same time; unknown values
 /// stay 0. Collective; rank 0 has the result.
 Cluster DescribeMachine(const Device& device, World& world, const MpiWorld* mpi);

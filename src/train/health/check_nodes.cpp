@@ -1,0 +1,103 @@
+// espalier check --nodes.
+#include "espalier/train/check_nodes.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <optional>
+
+#include "espalier/comm/agreement.hpp"
+#include "espalier/comm/pack.hpp"
+#include "train/health/judge.hpp"
+#include "train/job.hpp"
+
+namespace espalier {
+namespace {
+
+/// Each rank meets ranks of its node in so many rounds, and those of other nodes with its place in so many.
+constexpr int kRoundsWithin = 3, kRoundsBetween = 16;
+
+using Pairs = std::vector<std::pair<int, int>>;
+
+/// The ranks of each node, by its lowest rank. Collective.
+std::map<int, std::vector<int>> RanksOfNodes(World& world, int node) {
+  std::map<int, std::vector<int>> ranks;
+  const std::vector<int> nodes = OfAllRanks(world, std::vector{node});
+  for (int rank = 0; rank < world.Size(); ++rank) ranks[nodes[static_cast<size_t>(rank)]].push_back(rank);
+  return ranks;
+}
+
+/// All nodes at the same time.
+std::vector<Pairs> RoundsWithin(const std::map<int, std::vector<int>>& nodes) {
+  std::vector<Pairs> rounds(kRoundsWithin);
+  for (const auto& [leader, ranks] : nodes) {
+    const std::vector<Pairs> of_node = Rounds(static_cast<int>(ranks.size()), kRoundsWithin);
+    for (size_t round = 0; round < of_node.size(); ++round)
+      for (const auto& [a, b] : of_node[round])
+        rounds[round].emplace_back(ranks[static_cast<size_t>(a)], ranks[static_cast<size_t>(b)]);
+  }
+  return rounds;
+}
+
+/// All ranks of a node at the same time, so that they share its network as in a run.
+std::vector<Pairs> RoundsBetween(const std::map<int, std::vector<int>>& nodes) {
+  std::vector<const std::vector<int>*> lists;
+  for (const auto& [leader, ranks] : nodes) lists.push_back(&ranks);
+  std::vector<Pairs> rounds;
+  for (const Pairs& pairs : Rounds(static_cast<int>(lists.size()), kRoundsBetween)) {
+    Pairs& of_ranks = rounds.emplace_back();
+    for (const auto& [a, b] : pairs) {
+      const auto &from = *lists[static_cast<size_t>(a)], &to = *lists[static_cast<size_t>(b)];
+      for (size_t i = 0; i < std::min(from.size(), to.size()); ++i)
+        of_ranks.emplace_back(std::min(from[i], to[i]), std::max(from[i], to[i]));
+    }
+  }
+  return rounds;
+}
+
+template <typename T>
+std::vector<T> GatherAll(World& world, const T& mine) {
+  std::vector<T> all;
+  for (const std::string& packed : world.Gather(Pack(mine))) all.push_back(Unpack<T>(packed));
+  return all;
+}
+
+std::vector<LinkRate> GatherLinks(World& world, const std::vector<Pairs>& rounds) {
+  std::vector<LinkRate> all;
+  for (const std::vector<LinkRate>& of_rank : GatherAll(world, MeasureLinks(world, rounds)))
+    all.insert(all.end(), of_rank.begin(), of_rank.end());
+  return all;
+}
+
+/// Prints on rank 0; the number of outliers.
+int64_t Report(const Health& health, const std::optional<Cluster>& cluster, double least) {
+  const Cluster* rates = cluster ? &*cluster : nullptr;
+  const std::vector<std::string> outliers = Outliers(health, rates, least);
+  fmt::print("{}\n", HealthTable(health, rates));
+  for (const std::string& outlier : outliers) fmt::print("outlier: {}\n", outlier);
+  if (outliers.empty()) fmt::print("no outliers: nothing is below {:g} of what it is compared with\n", least);
+  std::fflush(stdout);
+  return std::ssize(outliers);
+}
+
+}  // namespace
+
+ExitStatus CheckNodes(const CheckNodesOptions& options) {
+  return RunJob([&](World& world, MpiWorld* mpi, Parts&) {
+    std::optional<Cluster> cluster;
+    OnAllRanks(world, [&] {
+      if (world.Rank() == 0 && !options.cluster.empty()) cluster = LoadCluster(options.cluster);
+    });
+    const RankFacts facts = MeasureFacts(world, mpi);
+    const std::map<int, std::vector<int>> nodes = RanksOfNodes(world, facts.node);
+    Health health{.ranks = GatherAll(world, facts), .within = {}, .between = {}};
+    health.within = GatherLinks(world, RoundsWithin(nodes));
+    health.between = GatherLinks(world, RoundsBetween(nodes));
+    const int64_t found = world.Rank() == 0 ? Report(health, cluster, options.least) : 0;
+    return world.Max(found) == 0 ? ExitStatus::kDone : ExitStatus::kFault;
+  });
+}
+
+}  // namespace espalier

@@ -1,0 +1,35 @@
+// The state of this node's GPUs, as the driver's management library (NVML) tells it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace espalier {
+
+struct GpuFacts {
+  std::string name, bus_id;
+  int64_t free_bytes = 0, total_bytes = 0;
+  int clock_mhz = 0, most_clock_mhz = 0;    ///< of multiprocessors, now and at most
+  int64_t ecc_errors = 0;                   ///< that could not be corrected, since the driver was loaded
+  int remapped_rows = 0;                    ///< of memory, in the life of the GPU
+  bool remap_pending = false;               ///< rows wait for a reset
+  bool remap_failed = false;                ///< no spare rows are left
+  std::vector<std::string> slowed_by = {};  ///< "heat", "power brake", ...: what holds its clock down now
+
+  auto Fields() {
+    return std::tie(name, bus_id, free_bytes, total_bytes, clock_mhz, most_clock_mhz, ecc_errors, remapped_rows,
+                    remap_pending, remap_failed, slowed_by);
+  }
+};
+
+struct NodeGpus {
+  std::vector<GpuFacts> gpus;
+  std::string problem;  ///< why the library does not answer although it is there; empty: it does, or there is none
+};
+
+/// What a GPU does not report (ECC of gaming GPUs) stays 0.
+NodeGpus ReadGpus();
+
+}  // namespace espalier

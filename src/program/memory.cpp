@@ -73,11 +73,14 @@ class MemoryPlanner {
     MemoryClass memory_class;
     int next;  // in the list of those that are freed after the same instruction
   };
-  /// For the collectives of role S on a lane.
+  /// For the collectives of a role on a lane.
   struct SharedWorkspace {
     int64_t bytes = 0;    // of the largest
     int64_t offset = -1;  // -1: before the first
     int last = -1;        // instruction
+  };
+  struct SharedWorkspaces {
+    SharedWorkspace of_p, of_s;  // by role
   };
   /// A list in order of arrival, linked through its elements.
   struct List {
@@ -207,13 +210,13 @@ class MemoryPlanner {
   /// collective, until the first use of what it brings; what waits on the host for backward, until the next layer's
   /// leaves; what is reduced twice during the last backward, until the last
   /// reduction.
-  int LastUse(const Instruction& instruction, int i) const {
+  int LastUse(const Instruction& instruction, int i) {
     if (instruction.lane == Lane::kPpSend) return EndOfNextJob(i);
     if (instruction.lane == Lane::kCopyOut && instruction.microbatch >= 0)
       return std::min(next_copy_out_[i], EndOfNextJob(i));
     if (HasCollectives(instruction.lane) && instruction.microbatch >= 0) return overlap_ends_[i];
     const bool in_a_job = job_ends_.size() > 1 && i < job_ends_[job_ends_.size() - 2];
-    return in_a_job && SharesWorkspace(instruction) ? shared_[instruction.lane].last : i;
+    return in_a_job && RoleOf(instruction) == Role::kS && SharesWorkspace(instruction) ? SharedBy(instruction).last : i;
   }
   /// By instruction: the next copy to the host after it.
   void FindNextCopies() {
@@ -230,25 +233,26 @@ class MemoryPlanner {
     return (job == job_ends_.end() ? static_cast<int>(program_.instructions.size()) : *job) - 1;
   }
 
-  /// The last instruction that may run concurrently with a collective of a microbatch: the one before the first reader
-  /// of its outputs, or of their rows in its strip. A collective that passes them on is no reader: whoever reads what
-  /// it brings waits for both. Any other instruction has ended when the next one begins.
+  /// The last instruction that may run concurrently with a collective of a microbatch, or of role P: the one before the
+  /// first reader of its outputs, or of their rows in its strip. A collective that passes them on is no reader: whoever
+  /// reads what it brings waits for both. Any other instruction has ended when the next one begins.
   void FindOverlapEnds() {
     const auto n = static_cast<int>(program_.instructions.size());
     overlap_ends_.resize(program_.instructions.size());
     NextReaders next(buffers_.size(), n);
-    ByLane<int> next_reduction{};
-    for (const Lane lane : kLanes) next_reduction[lane] = n;
+    ByLane<NextReduction> next_reduction{};
+    for (const Lane lane : kLanes) next_reduction[lane].first = n;
     for (int i = n - 1; i >= 0; --i) {
       const Instruction& instruction = program_.instructions[i];
       const int strip = facts_.ops[instruction.op].strip;
       int first = n;
-      if (HasCollectives(instruction.lane) && instruction.microbatch >= 0)
+      if (HasCollectives(instruction.lane) && (instruction.microbatch >= 0 || RoleOf(instruction) == Role::kP))
         for (const Operand& output : instruction.outputs)
           first = std::min(first, next.Of(KeyOf(output.value, instruction.microbatch), strip));
       overlap_ends_[i] = first < n ? first - 1 : i;
       if (ReducesOnlyMicrobatch(instruction))
-        overlap_ends_[i] = std::min(overlap_ends_[i], std::exchange(next_reduction[instruction.lane], i) - 1);
+        overlap_ends_[i] = std::min(
+            overlap_ends_[i], next_reduction[instruction.lane].AfterLayer(graph_.op(instruction.op).layer, i) - 1);
       const int read = HasCollectives(instruction.lane) ? overlap_ends_[i] + 1 : i;
       for (const Operand& input : instruction.inputs) next.Add(KeyOf(input.value, instruction.microbatch), strip, read);
     }
@@ -259,6 +263,17 @@ class MemoryPlanner {
     const bool data = instruction.lane == Lane::kDp || instruction.lane == Lane::kCp;
     return data && program_.microbatches == 1 && HandlesGradients(graph_, graph_.op(instruction.op));
   }
+  /// The reductions of a lane, in a walk from the last instruction to the first. A layer may have several: shards, and
+  /// sums of what all tensor-parallel ranks have.
+  struct NextReduction {
+    int first = 0, layer = -2, after = 0;  // of this layer the first one, and that of the layer after it
+    /// Visits reduction `i`; returns the first one of the next layer.
+    int AfterLayer(int layer_of_it, int i) {
+      if (layer_of_it != layer) after = first, layer = layer_of_it;
+      first = i;
+      return after;
+    }
+  };
   /// The next instruction that reads a value, in a walk from the last instruction to the first.
   class NextReaders {
    public:
@@ -282,17 +297,24 @@ class MemoryPlanner {
     std::map<std::pair<Key, int>, int> of_strip_;
   };
   /// Collectives of role S overlap with backward, and may take longer. So those of a lane, which run one after the
-  /// other, share one workspace from the first to the last: no kernel gets it and waits for them.
+  /// other, share one workspace from the first to the last: no kernel gets it and waits for them. Those of role P
+  /// overlap with the first forward. They share one until the first reader of what the last of them brings.
   bool SharesWorkspace(const Instruction& instruction) const {
-    return HasCollectives(instruction.lane) && graph_.op(instruction.op).role == Role::kS;
+    const Role role = RoleOf(instruction);
+    return HasCollectives(instruction.lane) && (role == Role::kS || role == Role::kP);
+  }
+  Role RoleOf(const Instruction& instruction) const { return graph_.op(instruction.op).role; }
+  SharedWorkspace& SharedBy(const Instruction& instruction) {
+    SharedWorkspaces& of_lane = shared_[instruction.lane];
+    return RoleOf(instruction) == Role::kP ? of_lane.of_p : of_lane.of_s;
   }
   void SizeSharedWorkspaces() {
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       const Instruction& instruction = program_.instructions[i];
       if (!SharesWorkspace(instruction)) continue;
-      SharedWorkspace& shared = shared_[instruction.lane];
+      SharedWorkspace& shared = SharedBy(instruction);
       shared.bytes = std::max(shared.bytes, WorkspaceOf(instruction.op));
-      shared.last = static_cast<int>(i);
+      shared.last = std::max(shared.last, RoleOf(instruction) == Role::kP ? overlap_ends_[i] : static_cast<int>(i));
     }
   }
   static bool HasCollectives(Lane lane) {
@@ -337,7 +359,7 @@ class MemoryPlanner {
       instruction.workspace = TakeWorkspace(instruction.lane, bytes, overlap_ends_[i], heap);
       return;
     }
-    SharedWorkspace& shared = shared_[instruction.lane];
+    SharedWorkspace& shared = SharedBy(instruction);
     if (shared.offset < 0) shared.offset = TakeWorkspace(instruction.lane, shared.bytes, shared.last, heap).offset;
     instruction.workspace = {-1, shared.offset, bytes};
   }
@@ -471,7 +493,7 @@ class MemoryPlanner {
   std::vector<int> next_copy_out_;
   std::vector<List> deaths_;  // by instruction: keys that die after it
   std::vector<Workspace> held_;
-  ByLane<SharedWorkspace> shared_{};
+  ByLane<SharedWorkspaces> shared_{};
   std::vector<List> released_;  // by instruction: workspaces (in held_) that are freed after it
   BySpace<ByMemoryClass<int64_t>> live_{};
   BySpace<int64_t> live_total_{}, peak_live_{}, peak_seen_{};

@@ -36,9 +36,8 @@ std::vector<Window> Windows(const Program& program, Lane lane) {
       };
       const bool same_rows =
           !StripOf(op_of(issue)) || !StripOf(op_of(next)) || StripOf(op_of(issue)) == StripOf(op_of(next));
-      if (next.microbatch == issue.microbatch && same_rows &&
-          std::any_of(next.inputs.begin(), next.inputs.end(), reads))
-        break;
+      const bool same_microbatch = issue.microbatch < 0 || next.microbatch == issue.microbatch;
+      if (same_microbatch && same_rows && std::any_of(next.inputs.begin(), next.inputs.end(), reads)) break;
       if (next.lane != Lane::kCompute) continue;
       if (op_of(next).kind == OpKind::kMatmul) ++window.products[op_of(next).role == Role::kW];
       window.waits |= std::any_of(next.waits.begin(), next.waits.end(),
@@ -73,6 +72,44 @@ TEST(Program, ParametersOfALayerTravelUnderTheLayerBefore) {
       }
       EXPECT_EQ(gathers, 4 * (5 - ahead + 4 - ahead)) << "of every microbatch";
     }
+}
+
+TEST(Program, ParametersGatheredOncePerStepTravelUnderTheFirstForward) {
+  for (const char* global : {"batch.global=4", "batch.global=8"}) {
+    const Program program =
+        WithOverlap({"parallel.dp_shard=2", "parallel.zero=1", "parallel.reduce=step", "batch.micro=2", global}, 2);
+    int gathers = 0;
+    for (const Window& w : Windows(program, Lane::kDp)) {
+      if (w.collective->role != Role::kP) continue;
+      ++gathers;
+      EXPECT_FALSE(w.waits) << "layer " << w.collective->layer << ", " << global;
+      EXPECT_GE(w.products[0], 7 * (w.collective->layer - 1)) << "layer " << w.collective->layer << ", " << global;
+    }
+    EXPECT_EQ(gathers, 6) << "of four layers, the embedding and the head";
+  }
+}
+
+TEST(Program, GradientsOfTheOnlyMicrobatchTravelUnderTheLayerAfter) {
+  for (const char* tp : {"parallel.tp=1", "parallel.tp=2"}) {
+    const Program program = WithOverlap({"parallel.dp_shard=2", tp, "parallel.reduce=microbatch", "batch.global=4",
+                                         "batch.micro=2", "recompute.mode=full"},
+                                        tp == std::string("parallel.tp=1") ? 2 : 4);
+    std::map<Lane, int> issued;
+    std::map<int, int> number;  // of each layer's reduction of shards: its number on lane dp
+    for (const Instruction& i : program.instructions) {
+      const Op& op = program.graph->ops[static_cast<size_t>(i.op)];
+      // The layer below must not wait; the one below that may.
+      const auto above = number.find(op.layer + 1);
+      if (above != number.end() && (op.role == Role::kB || op.role == Role::kW) && !number.contains(op.layer))
+        for (const Wait& wait : i.waits)
+          EXPECT_FALSE(wait.lane == Lane::kDp && i.lane != Lane::kDp && wait.count >= above->second)
+              << Describe(program, static_cast<int>(&i - program.instructions.data())) << ", " << tp;
+      ++issued[i.lane];
+      if (i.lane == Lane::kDp && op.kind == OpKind::kReduceScatter && op.role == Role::kW)
+        number[op.layer] = issued[Lane::kDp];
+    }
+    EXPECT_EQ(number.size(), 6u) << "of four layers, the embedding and the head";
+  }
 }
 
 TEST(Program, TensorCollectivesOfBackwardRunUnderWeightGradients) {

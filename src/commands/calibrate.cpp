@@ -45,6 +45,8 @@ void CheckCalibrateOptions(const CalibrateOptions& options) {
   if (options.ranks > 0 && !options.OnOneGpu())
     Refuse(
         "--ranks is for --product-plans and --attention: a cluster file is measured on the ranks that mpirun starts");
+  if (options.measure.file.empty() && options.measure.steady_s > 0) Refuse("--steady is for a cluster file: give FILE");
+  if (options.measure.decks.empty() && options.measure.steady_s > 0) Refuse("--steady needs --deck DECK");
   if (options.measure.decks.empty() && options.measure.shapes == Shapes::kNeighbours)
     Refuse("--neighbours needs --deck DECK");
 }

@@ -23,6 +23,9 @@ inline Allowed Share() { return {.min = 1e-6, .max = 1}; }
 inline Allowed ShareOrNone() { return {.min = 1e-6, .max = 1, .or_zero = true}; }
 /// One rate relative to another.
 inline Allowed Ratio() { return {.min = 1e-6, .max = 1e6}; }
+inline Allowed RatioOrNone() { return {.min = 1e-6, .max = 1e6, .or_zero = true}; }
+/// Times that memory is read or written.
+inline Allowed Passes() { return {.min = 0, .max = 1000}; }
 /// A rate of 0 would never end a kernel.
 inline Allowed Slowdown() { return {.min = 0, .max = 0.999}; }
 inline Allowed Deviation() { return {.min = 0, .max = 1}; }

@@ -43,6 +43,8 @@ std::vector<ClusterKey> Machine() {
      "Ranks that the links of [node] join where these span several nodes (an NVLink domain); 0: those of a node."},
     {"cluster", "jitter", FIELD(jitter), kOptional, Deviation(),
      "Relative standard deviation of a kernel's time."},
+    {"cluster", "spread", FIELD(spread), kOptional, Deviation(),
+     "Relative standard deviation of the ranks' speed in a step: kernels take the time of the slowest of all ranks."},
   };
   // clang-format on
 }
@@ -64,7 +66,9 @@ std::vector<ClusterKey> DeviceOfRank() {
     {"device", "memory_bytes_per_us", FIELD(compute.memory_bytes_per_us), kRequired, Rate(),
      "Peak memory bandwidth, bytes per us (= MB/s)."},
     {"device", "matmul_share", FIELD(compute.matmul_share), kOptional, Share(),
-     "Of the peak: the most that a matmul of any size sustains."},
+     "Of the peak: the most that a matmul of any size reaches."},
+    {"device", "sustained_share", FIELD(compute.sustained_share), kOptional, Share(),
+     "Share of the rates of matmuls and attention that the device sustains under lasting load."},
     {"device", "units", FIELD(compute.units), kOptional, Count(),
      "What computes tiles side by side: multiprocessors of a GPU."},
     {"device", "tiles", FIELD(compute.tiles), kOptional, Share(),
@@ -75,6 +79,8 @@ std::vector<ClusterKey> DeviceOfRank() {
      "Of the rate if rows of an operand are no multiple of 16 bytes."},
     {"device", "attention_backward_share", FIELD(compute.attention_backward_share), kOptional, Ratio(),
      "Rate of attention's backward, relative to forward."},
+    {"device", "ordered_backward_share", FIELD(compute.ordered_backward_share), kOptional, RatioOrNone(),
+     "The same with run.deterministic; 0: attention_backward_share."},
     {"device", "attention_rows", FIELD(compute.attention_rows), kOptional, CountOrNone(),
      "Rows of queries that a unit computes; too few of them leave units idle; 0: none idle."},
     {"device", "memory_share", FIELD(compute.memory_share), kOptional, Share(),
@@ -112,6 +118,10 @@ std::vector<ClusterKey> Links(std::string_view section) {
      "[ranks, rate] of an all_reduce where switches reduce; empty, or 0 there: as other collectives."},
     {section, "tree_share", LINK_FIELD(tree_share), kOptional, ShareOrNone(),
      "Share of the rate that a tree all_reduce reaches; 0: no trees."},
+    {section, "nodes_share", LINK_FIELD(nodes_share), kOptional, Share(),
+     "[nodes, share] of the rate that transfers between so many nodes reach; empty: all of it."},
+    {section, "ranks_per_adapter", LINK_FIELD(ranks_per_adapter), kOptional, Count(),
+     "Ranks that share what has these rates."},
   };
   // clang-format on
 #undef LINK_FIELD
@@ -165,6 +175,8 @@ std::vector<ClusterKey> Software() {
      "Projections of one input are one matmul: q, k and v; gate and up."},
     {"software", "gradient_bytes", FIELD(gradient_bytes), kOptional, GradientBytes(),
      "Bytes per element in which gradients are reduced; 0: as the program says."},
+    {"software", "gather_bytes", FIELD(gather_bytes), kOptional, GradientBytes(),
+     "Bytes per element in which weights of dp, and activations of tp, are gathered; 0: as the program says."},
     {"software", "split_messages", FIELD(split_messages), kOptional, Any(),
      "The ranks of a tp group send parts of a message that all of them hold."},
     {"software", "blocking_messages", FIELD(blocking_messages), kOptional, Any(),
@@ -173,6 +185,12 @@ std::vector<ClusterKey> Software() {
      "Share of the rate of dense matmuls of the same tiles that grouped ones reach; 0: as our kernels."},
     {"software", "exchange_tokens", FIELD(exchange_tokens), kOptional, Any(),
      "Ranks that share experts send a token only to the ranks of its experts, by an all-to-all."},
+    {"software", "loss_passes", FIELD(loss_passes), kOptional, Passes(),
+     "Times that the loss passes over a rank's logits in fp32, forward and backward together; 0: as our kernels."},
+    {"software", "memory_factor", FIELD(memory_factor), kOptional, Ratio(),
+     "Kernels of forward and backward that only pass over memory move so many times the bytes of ours."},
+    {"software", "gradient_passes", FIELD(gradient_passes), kOptional, Passes(),
+     "Times per step that a stack passes over a rank's gradients in fp32 besides what our programs do."},
 
     {"interference", "node_slowdown", FIELD(node_slowdown), kOptional, Slowdown(),
      "Kernels run at 1 minus this rate while a transfer within the node is in progress."},

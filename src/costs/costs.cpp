@@ -3,14 +3,44 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "espalier/deck/deck.hpp"
 #include "espalier/util/error.hpp"
 #include "formulas/formulas.hpp"
 #include "instruction_costs.hpp"
 #include "interpolate.hpp"
 
 namespace espalier {
+namespace {
+
+/// The largest of `count` standard normals, as expected (Blom 1958): the quantile (count - 3/8) / (count + 1/4).
+double ExpectedMaximum(int count) {
+  const double share = (count - 0.375) / (count + 0.25);
+  double low = 0, high = 10;  // quantiles of all counts from 1 on
+  for (int i = 0; i < 60; ++i) {
+    const double x = (low + high) / 2;
+    (std::erfc(-x / std::sqrt(2.0)) / 2 < share ? low : high) = x;
+  }
+  return low;
+}
+
+Cluster AsSeenBy(const JobFacts& job, Cluster cluster) {
+  if (job.ordered_sums) cluster.node.all_reduce_bytes_per_us.clear();
+  return cluster;
+}
+
+}  // namespace
+
+JobFacts JobOf(const Deck& deck, int ranks) { return {ranks, deck.run.deterministic}; }
+
+Costs::Costs(Cluster cluster, Routing routing, const JobFacts& job)
+    : file_(std::move(cluster)),
+      cluster_(AsSeenBy(job, file_)),
+      routing_(std::move(routing)),
+      job_(job),
+      slowest_(1 + file_.spread * ExpectedMaximum(job.ranks)) {}
 
 Cost Costs::Kernel(const LocalOp& op, bool accumulate) const {
   const auto formula = [this](const LocalOp& of, bool adds) { return KernelUs(cluster_, of, adds); };

@@ -66,7 +66,11 @@ InstructionCost InstructionCosts::Price(const Instruction& instruction) {
   if (IsHostCopy(op.kind)) return HostCopy(op, CopiedBytes(program_, instruction));
   if (IsBetweenStages(op.kind)) return Message(op);
   if (op.kind == OpKind::kGatherStages) return GatherStages(op, std::ssize(instruction.inputs));
-  if (!IsCommunication(op.kind)) return Kernel(op, instruction.accumulate);
+  if (!IsCommunication(op.kind)) {
+    InstructionCost cost = Kernel(op, instruction.accumulate);
+    cost.us = costs_.slowest() * (cost.us + GradientPassesUs(op, instruction.accumulate));
+    return cost;
+  }
   return CachedCost(op, false, [&] {
     const int64_t bytes = ReducedBytes(op, WireBytes(graph_, op, program_.mesh, coordinate_));
     InstructionCost cost =
@@ -175,6 +179,8 @@ int64_t InstructionCosts::LocalBytes(const std::vector<int>& values) const {
 }
 
 int64_t InstructionCosts::ReducedBytes(const Op& op, int64_t bytes) const {
+  if (cluster_.gather_bytes > 0 && op.kind == OpKind::kAllGather && op.role != Role::kS && op.role != Role::kU)
+    return bytes * cluster_.gather_bytes / SizeOf(graph_.value(op.inputs.at(0)).type.dtype);
   if (cluster_.gradient_bytes == 0 || (op.role != Role::kS && op.role != Role::kW)) return bytes;
   const int value = op.kind == OpKind::kRecv ? op.outputs.at(0) : op.inputs.at(0);
   return bytes * cluster_.gradient_bytes / SizeOf(graph_.value(value).type.dtype);
@@ -199,6 +205,16 @@ double InstructionCosts::ExtraUs(const Op& op) const {
       us += PlainAttentionAgainUs(cluster_, LocalOpOf(graph_, op, program_.mesh, coordinate_));
   }
   return us;
+}
+
+/// Zeros, scales and the like of gradients come once per step: where the first microbatch writes them.
+double InstructionCosts::GradientPassesUs(const Op& op, bool accumulate) const {
+  if (cluster_.gradient_passes == 0 || accumulate || op.role != Role::kW) return 0;
+  double elements = 0;
+  for (int v : op.outputs)
+    if (graph_.value(v).kind == ValueKind::kAccumulator && IsGradientOfWeight(graph_.value(v)))
+      elements += double(Volume(LocalShape(graph_.value(v).type, program_.mesh, coordinate_)));
+  return MemoryUs(cluster_.compute, cluster_.gradient_passes * 4 * elements) / cluster_.efficiency;
 }
 
 void InstructionCosts::FindUnread() {

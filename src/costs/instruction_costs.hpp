@@ -37,13 +37,14 @@ class InstructionCosts {
   InstructionCost Message(const Op& op) const;
 
   int64_t LocalBytes(const std::vector<int>& values) const;
-  /// Bytes of a gradient in the type in which the stack reduces it; our programs reduce in fp32.
+  /// Bytes of a message in the type in which the stack reduces or gathers; our programs reduce in fp32.
   int64_t ReducedBytes(const Op& op, int64_t bytes) const;
   /// Whether every rank of the tp group has all of each value.
   bool SameOnTensorAxes(const std::vector<int>& values) const;
 
   /// Time of kernels that the stack runs and the program does not, added to this op.
   double ExtraUs(const Op& op) const;
+  double GradientPassesUs(const Op& op, bool accumulate) const;
   void FindUnread();
 
   const Costs& costs_;

@@ -3,7 +3,6 @@
 // last use. An op that can work in place reuses the buffer of an input that is dead afterwards. Neighbours
 // (GraphFacts::blocks) get one hole when the first of them is produced; each frees its part.
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "espalier/device_memory/workspace.hpp"
@@ -12,6 +11,7 @@
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
 #include "heap.hpp"
+#include "next_uses.hpp"
 #include "planners.hpp"
 
 namespace espalier {
@@ -263,39 +263,6 @@ class MemoryPlanner {
     const bool data = instruction.lane == Lane::kDp || instruction.lane == Lane::kCp;
     return data && program_.microbatches == 1 && HandlesGradients(graph_, graph_.op(instruction.op));
   }
-  /// The reductions of a lane, in a walk from the last instruction to the first. A layer may have several: shards, and
-  /// sums of what all tensor-parallel ranks have.
-  struct NextReduction {
-    int first = 0, layer = -2, after = 0;  // of this layer the first one, and that of the layer after it
-    /// Visits reduction `i`; returns the first one of the next layer.
-    int AfterLayer(int layer_of_it, int i) {
-      if (layer_of_it != layer) after = first, layer = layer_of_it;
-      first = i;
-      return after;
-    }
-  };
-  /// The next instruction that reads a value, in a walk from the last instruction to the first.
-  class NextReaders {
-   public:
-    NextReaders(size_t values, int none) : any_(values, none), of_all_rows_(values, none) {}
-    /// Reads strip `strip` of the value, or all rows (-1).
-    void Add(Key value, int strip, int instruction) {
-      any_[value] = std::min(any_[value], instruction);
-      if (strip < 0)
-        of_all_rows_[value] = std::min(of_all_rows_[value], instruction);
-      else if (const auto [first, fresh] = of_strip_.try_emplace({value, strip}, instruction); !fresh)
-        first->second = std::min(first->second, instruction);
-    }
-    int Of(Key value, int strip) const {
-      if (strip < 0) return any_[value];
-      const auto found = of_strip_.find({value, strip});
-      return found == of_strip_.end() ? of_all_rows_[value] : std::min(found->second, of_all_rows_[value]);
-    }
-
-   private:
-    std::vector<int> any_, of_all_rows_;  // by value
-    std::map<std::pair<Key, int>, int> of_strip_;
-  };
   /// Collectives of role S overlap with backward, and may take longer. So those of a lane, which run one after the
   /// other, share one workspace from the first to the last: no kernel gets it and waits for them. Those of role P
   /// overlap with the first forward. They share one until the first reader of what the last of them brings.

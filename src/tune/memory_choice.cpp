@@ -49,7 +49,7 @@ class MemoryChooser {
         ranks_(ranks),
         device_(device),
         budget_(budget),
-        costs_(costs),
+        costs_(costs.Of(JobOf(deck, ranks))),
         threads_(threads),
         times_(TimesOf(costs.cluster(), costs.cluster().path)) {
     deck_.run.device = device == DeviceKind::kCuda ? RunDevice::kCuda : RunDevice::kCpu;
@@ -204,7 +204,7 @@ class MemoryChooser {
   const int ranks_;
   const DeviceKind device_;
   const int64_t budget_;
-  const Costs& costs_;
+  const Costs costs_;
   const int threads_;
   const std::shared_ptr<const OpTimes> times_;
   std::vector<Share> open_;

@@ -87,7 +87,7 @@ Trial Try(const Deck& asked, int ranks, const Costs& costs, int64_t memory_bytes
   if (trial.peak_bytes > memory_bytes) return trial;
   const Simulation simulation = Simulate(
       {c.mesh, representative, [&](int rank) { return programs.at(representative[static_cast<size_t>(rank)]); }},
-      costs);
+      costs.Of(JobOf(deck, ranks)));
   const RankTimes& slowest = simulation.Slowest();
   trial.step_us = simulation.step_us;
   trial.breakdown = slowest.breakdown;

@@ -54,8 +54,9 @@ class Search {
       : options_(options),
         deck_(DeckFor(deck, ranks, costs.cluster())),
         fixed_(options.fixed, deck),
-        fullest_(costs.cluster(), costs.routing().OfTheFullestRank()),
-        context_{deck_, ranks, costs, fullest_, MemoryOf(costs.cluster(), options), fixed_} {}
+        costs_(costs.Of(JobOf(deck_, ranks))),
+        fullest_(costs_.OfTheFullestRank()),
+        context_{deck_, ranks, costs_, fullest_, MemoryOf(costs.cluster(), options), fixed_} {}
 
   TuneResult Run() {
     result_.memory_bytes = context_.memory_bytes;
@@ -322,7 +323,7 @@ class Search {
   const TuneOptions& options_;
   const Deck deck_;
   const FixedKeys fixed_;
-  const Costs fullest_;
+  const Costs costs_, fullest_;
   const SearchContext context_;
   ScheduleCache schedules_;
   std::vector<Scorer> scorers_;  // by group

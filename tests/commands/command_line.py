@@ -67,6 +67,9 @@ class Errors(unittest.TestCase):
             ("calibrate", "--product-plans", "plans.json"): "command line: --product-plans needs --deck DECK",
             ("calibrate", "c.toml", "run.steps=5"): "command line: run.steps=5 is a key of a deck, and there is none: "
             "--deck DECK",
+            ("calibrate", "c.toml", "--steady", "60"): "command line: --steady needs --deck DECK",
+            ("calibrate", "--attention", "--deck", TINY, "--steady", "60"):
+            "command line: --steady is for a cluster file: give FILE",
             ("calibrate", "c.toml", "--ranks", "2"):
             "command line: --ranks is for --product-plans and --attention: a cluster file is measured on the ranks "
             "that mpirun starts",

@@ -156,6 +156,22 @@ def calibrated_shape_is_measured(checks, folder):
     checks.that(far["sources"]["formula"] > 0, f"far sizes go by formulas: {far['sources']}")
 
 
+def load_is_measured(checks, folder):
+    """--steady: what is left of the rates of formulas."""
+    cluster = os.path.join(folder, "steady.toml")
+    printed = calibrate(cluster, 1, DECK, SMALL, "--steady", "1")
+    with open(cluster, "rb") as file:
+        share = tomllib.load(file)["device"].get("sustained_share", 1)  # 1 is the default
+    said = re.search(r"^load .* ([\d.e+]+) ms in the first .*\(burst\), ([\d.e+]+) ms .*\(steady\)", printed,
+                     re.MULTILINE)
+    expected = min(1, float(said[1]) / float(said[2]))
+    checks.that(0 < share <= 1 and abs(share - expected) < 1e-3, f"burst {said[1]}, steady {said[2]}: {share}")
+    step = simulate(cluster, 1, DECK, SMALL, folder)
+    checks.that(step["sources"]["measured"] == 1.0, f"rows are of the load's end: {step['sources']}")
+    again = launch(1, ["calibrate", cluster, "--deck", DECK, *SMALL, "--steady", "1"])
+    checks.that(again.returncode == 2 and "its keys stay as they are" in again.stdout, "not in a file that exists")
+
+
 def neighbours_are_calibrated(checks, folder):
     cluster = os.path.join(folder, "neighbours.toml")
     printed = calibrate(cluster, 1, DECK, SMALL, "--neighbours")
@@ -215,8 +231,8 @@ def main():
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
         checks.each([
-            calibrated_shape_is_measured, neighbours_are_calibrated, messages_are_measured, runs_add_rows,
-            wrong_files_are_refused_at_the_start
+            calibrated_shape_is_measured, load_is_measured, neighbours_are_calibrated, messages_are_measured,
+            runs_add_rows, wrong_files_are_refused_at_the_start
         ], folder)
     checks.finish()
 

@@ -1,10 +1,12 @@
 """Published step times against `espalier simulate`: rows of Megatron-LM on A100 clusters (Narayanan et al. 2021, tables
-1 and 2; Megatron-LM's README; Korthikanti et al. 2022, table 5), and of Megatron-Core on H100s (README,
-2024). Prints the error of each row.
+1 and 2; Megatron-LM's README; Korthikanti et al. 2022, table 5), of Megatron-Core on H100s (README, 2024), of the zero
+bubble paper (Qi et al. 2023, table 4), of nanotron (its playbook, 2025), of torchtitan (its performance pages, 2024 and
+2025) and of Llama 3 405B (Llama Team 2024, table 4). Prints the error of each row.
 
-Each software stack is a cluster file in tests/predict/published: what is known of its kernels, and one fitted number,
-`efficiency`. Within a stack the errors are at most 10 %, and 5 % on average. Nothing else is fitted to these rows. To
-those of Megatron-Core on H100s (2024) nothing is fitted at all: their `efficiency` is the mean of the stacks on A100s.
+Each software stack is a cluster file in tests/predict/published: what is known of its kernels, and one number,
+`efficiency`. For the stacks of 2020 to 2022 it is fitted. torchtitan's on H100s is fitted to one row, which does not
+count. All others have the mean of the fitted ones: nothing is fitted to their rows. Other keys of [software] come from
+the stack's sources or papers, and each says which.
 
 Where the microbatch or the number of chunks is not published, a row has the fastest of those that were tried of 1, 2, 4
 and 8 sequences and 1 to 4 chunks; `published.py --choose` tries all. `published.py --zero3` prints the
@@ -19,7 +21,8 @@ from support.runs import Checks, ROOT, launch
 FOLDER = os.path.join(ROOT, "tests", "predict", "published")
 MEAN, MAXIMUM = 0.05, 0.10
 # Other limits: none for a stack that no scalar describes; wider ones where nothing is fitted to the rows.
-LIMITS = {"zero3-2021": None, "megatron-2024": (0.08, 0.25)}
+LIMITS = {"zero3-2021": None, "megatron-2024": (0.05, 0.15), "torchtitan-a100": (0.08, 0.10),
+          "torchtitan-2024": (0.06, 0.15), "nanotron-2025": (0.17, 0.45), "llama3-2024": (0.07, 0.12)}
 VOCABULARY = 51200
 SHAPES = {  # layers, width, heads
     "1.16B": (24, 1920, 15), "1.7B": (24, 2304, 24), "2.03B": (30, 2304, 18), "3.6B": (30, 3072, 32),
@@ -29,6 +32,16 @@ SHAPES = {  # layers, width, heads
     "1.7B wide": (24, 2048, 16), "7.1B": (30, 4096, 32), "16B": (32, 6144, 48), "32B": (48, 7168, 56),
     "70B": (84, 8192, 64), "119B": (92, 10240, 80), "177B": (96, 12288, 96), "314B": (96, 16384, 128),
     "462B": (112, 18432, 144)}
+
+
+def simulate(name, deck, stack, gpus, keys, *flags):
+    """The figures of `espalier simulate`, as a dictionary."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        done = launch(1, ["simulate", os.path.join(FOLDER, deck + ".toml"), *keys, "--ranks", str(gpus), "--cluster",
+                          os.path.join(FOLDER, stack + ".toml"), "--json", out.name, *flags])
+        if done.returncode not in (0, 4):  # 4: it does not fit; the figures are there
+            sys.exit(f"{name}: exit status {done.returncode}\n{done.stdout}")
+        return json.load(out)
 
 
 class Row:
@@ -43,6 +56,8 @@ class Row:
         self.layers, self.width, self.heads = SHAPES[model]
         self.seconds = seconds or self.flops() / (gpus * tflops * 1e12)
         self.name = f"{model} on {gpus}" + (f", {note}" if note else "")
+        self.fits = False  # nothing is fitted to this row alone
+        self.microbatches = batch // self.replicas() // micro * self.layers
 
     def flops(self):
         l, h, s = self.layers, self.width, self.length
@@ -79,14 +94,7 @@ class Row:
         return [f"{key}={value}" for key, value in keys.items()]
 
     def simulate(self):
-        """The figures of `espalier simulate`, as a dictionary."""
-        with tempfile.NamedTemporaryFile(suffix=".json") as out:
-            cluster = os.path.join(FOLDER, self.stack + ".toml")
-            done = launch(1, ["simulate", os.path.join(FOLDER, "gpt2.toml"), *self.settings(), "--ranks",
-                              str(self.gpus), "--cluster", cluster, "--json", out.name])
-            if done.returncode != 0:
-                sys.exit(f"{self.name}: exit status {done.returncode}\n{done.stdout}")
-            return json.load(out)
+        return simulate(self.name, "gpt2", self.stack, self.gpus, self.settings())
 
 
 def megatron_2020():
@@ -156,6 +164,132 @@ def zero3_2021():
                 ("530B", 640, 2560, 4, 138), ("530B", 1120, 2240, 2, 98), ("530B", 2240, 2240, 1, 48))]
 
 
+class Keyed:
+    """A published step, by keys of tests/predict/published/DECK.toml. `fits`: the stack's efficiency is fitted to this
+    row, which counts for nothing then."""
+
+    def __init__(self, stack, name, gpus, deck, keys, seconds, layers_of_all, fits=False):
+        self.stack, self.name, self.gpus, self.deck, self.keys = stack, name, gpus, deck, keys
+        self.seconds, self.microbatches, self.fits = seconds, layers_of_all // gpus, fits
+
+    def simulate(self):
+        return simulate(self.name, self.deck, self.stack, self.gpus, self.keys)
+
+
+LLAMAS = {  # layers, width, heads, heads of keys, width of the MLP, vocabulary, tied
+    "8B": (32, 4096, 32, 8, 14336, 128256, False), "70B": (80, 8192, 64, 8, 28672, 128256, False),
+    "405B": (126, 16384, 128, 8, 53248, 128256, False), "Llama 2 13B": (40, 5120, 40, 40, 13824, 32000, False),
+    "Llama 2 70B": (80, 8192, 64, 8, 28672, 32000, False), "1.34B": (16, 2048, 32, 32, 8192, 131072, True),
+    "3.57B": (28, 3072, 32, 32, 8192, 131072, True), "8.86B": (32, 4096, 32, 32, 14336, 131072, False),
+    "80B": (80, 8192, 64, 64, 28672, 131072, False)}
+
+
+def llama(stack, model, gpus, batch, length, keys, tokens=None, tflops=None, causal=False, note="", fits=False):
+    """A row by tokens/s or TFLOP/s of one GPU, where attention counts as a whole square or, causal, as half of it."""
+    layers, width, heads, kv_heads, ffn, vocabulary, tied = LLAMAS[model]
+    parameters = layers * (width * width // heads * (2 * heads + 2 * kv_heads) + 3 * width * ffn) + vocabulary * width
+    flops = 6 * parameters + (6 if causal else 12) * layers * width * length
+    per_gpu = batch * length / gpus
+    seconds = per_gpu / tokens if tokens else per_gpu * flops / (tflops * 1e12)
+    shape = [f"model.layers={layers}", f"model.dim={width}", f"model.heads={heads}", f"model.kv_heads={kv_heads}",
+             f"model.ffn_dim={ffn}", f"model.vocab={vocabulary}", f"model.tie_embeddings={str(tied).lower()}",
+             f"model.seq_len={length}", f"batch.global={batch}"]
+    name = f"{model} on {gpus}" + (f", {note}" if note else "")
+    return Keyed(stack, name, gpus, "llama", shape + keys, seconds, batch * layers, fits)
+
+
+def degrees(shard=1, tp=1, pp=1, cp=1, micro=1):
+    return [f"parallel.dp_shard={shard}", f"parallel.tp={tp}", f"parallel.pp={pp}", f"parallel.cp={cp}",
+            f"batch.micro={micro}"]
+
+
+def torchtitan_2024():
+    """torchtitan's performance pages (2024, 2025): FSDP, a length of 8192, H100s with 96 GB of HBM2e and 500 W. Its
+    selective recomputation keeps the result of every second matmul, which is about this rule."""
+    selective = ['recompute.layers=["selective+qkv+mlp: every 2"]', "recompute.mode=selective"]
+    full, fp8, hidden = ["recompute.mode=full"], ["precision.matmul=fp8"], ["overlap.tensor=true"]
+    eager_tp, rows = ["overlap.tensor=false"], []
+    def stack_of(keys):
+        return "torchtitan-fp8" if fp8[0] in keys else "torchtitan-2024"
+
+    for gpus, shard, plain, low in ((8, 8, 6667, 8532), (128, 128, 6514, 8380)):
+        for tokens, keys, note in ((plain, [], "bf16"), (low, fp8, "fp8")):
+            rows.append(llama(stack_of(keys), "8B", gpus, 2 * gpus, 8192, degrees(shard, micro=2) + selective + keys,
+                              tokens=tokens, note=note, fits=gpus == 8 and not keys))
+    for tokens, keys, note in ((597.3, eager_tp, "bf16"), (652.4, hidden, "bf16, async tp"),
+                               (829, eager_tp + fp8, "fp8"), (876, hidden + fp8, "fp8, async tp")):
+        rows.append(llama(stack_of(keys), "70B", 256, 32 * 16, 8192, degrees(32, 8, micro=16) + full + keys,
+                          tokens=tokens, note=note))
+    for tokens, keys, note in ((109, eager_tp, "bf16"), (177, eager_tp + fp8, "fp8"),
+                               (185, hidden + fp8, "fp8, async tp")):
+        rows.append(llama(stack_of(keys), "405B", 128, 32, 8192, degrees(16, 8, micro=2) + full + keys,
+                          tokens=tokens, note=note))
+    return rows
+
+
+def torchtitan_a100():
+    """torchtitan's performance page of 2024 for 64 A100s: FSDP, no recomputation or all of it."""
+    full = ["recompute.mode=full"]
+    return [llama("torchtitan-a100", model, 64, 64 * micro, length, degrees(64, micro=micro) + keys, tokens=tokens)
+            for model, length, micro, keys, tokens in (
+                ("70B", 8192, 1, full, 331), ("Llama 2 13B", 4096, 2, [], 2162), ("Llama 2 70B", 4096, 2, full, 353))]
+
+
+def zero_bubble_2023():
+    """Qi et al. 2023, tables 3 and 4: one rank per stage, the first and the last with a layer less; interleaved with
+    one layer per chunk. ZB-1p is the best schedule with the memory of 1F1B, as ZB-H1 is. The vocabulary is the one with
+    which all four models have their published sizes."""
+    rows = []
+    for layers, width, heads, gpus, micro, counts in (
+            (22, 2304, 24, 8, 6, ((24, 11.8, 13.1, 12.9), (64, 13.6, 13.9, 14.2))),
+            (30, 4096, 32, 8, 3, ((24, 3.50, 4.01, 3.88), (64, 4.03, 4.19, 4.20))),
+            (46, 5120, 40, 16, 1, ((48, 1.40, 1.54, 1.61), (128, 1.64, 1.66, 1.76))),
+            (62, 6144, 48, 32, 1, ((96, 0.76, 0.82, 0.87), (256, 0.88, 0.90, 0.96)))):
+        each = (layers + 2) // gpus
+        plain = [each - 1] + [each] * (gpus - 2) + [each - 1]
+        chunks = [0] + [1] * layers + [0]
+        for count, *rates in counts:
+            for rate, schedule, split in zip(rates, ("1f1b", "interleaved", "zb-h1"), (plain, chunks, plain)):
+                keys = [f"model.layers={layers}", f"model.dim={width}", f"model.heads={heads}",
+                        f"model.ffn_dim={4 * width}", "model.seq_len=1024", f"pipeline.schedule={schedule}",
+                        f"pipeline.split={split}", f"batch.global={count * micro}", "recompute.mode=none",
+                        "model.tie_embeddings=false", "model.vocab=32000", "overlap.interleave=false"]
+                if schedule == "interleaved":
+                    keys.append(f"pipeline.chunks={len(chunks) // gpus}")
+                name = f"{layers} x {width} on {gpus}, {schedule}, {count}"
+                rows.append(Keyed("zero-bubble-2023", name, gpus, "gpt2", keys + degrees(pp=gpus, micro=micro),
+                                  count * micro / rate / gpus, count * layers))
+    return rows
+
+
+def nanotron_2025():
+    """The best layouts of nanotron's playbook for a million tokens: its MFU counts whole squares of scores."""
+    rows = []
+    for model, nodes, replicas, tp, pp, micro, zero, mfu in (
+            ("1.34B", 1, 4, 1, 2, 4, 1, 44.3), ("3.57B", 1, 4, 1, 2, 2, 1, 46.7), ("8.86B", 1, 2, 1, 4, 1, 1, 45.2),
+            ("8.86B", 2, 4, 4, 1, 4, 1, 43.9), ("8.86B", 4, 16, 1, 2, 1, 1, 43.3), ("8.86B", 16, 16, 8, 1, 8, 0, 36.3),
+            ("8.86B", 64, 128, 4, 1, 2, 0, 18.7), ("80B", 8, 1, 4, 16, 1, 0, 30.7), ("80B", 16, 1, 4, 32, 1, 0, 34.3),
+            ("80B", 32, 4, 4, 16, 1, 1, 30.8), ("80B", 64, 32, 16, 1, 2, 1, 17.8)):
+        keys = degrees(replicas if zero else 1, tp, pp, micro=micro)
+        keys += [f"parallel.dp_replicate={1 if zero else replicas}", "parallel.zero=1", "parallel.reduce=step",
+                 "overlap.tensor=false"]
+        rows.append(llama("nanotron-2025", model, 8 * nodes, 256, 4096, keys, tflops=9.895 * mfu))
+    return rows
+
+
+def llama3_2024():
+    """Llama Team 2024, table 4: TFLOP/s with attention counted as half a square. One layer per chunk, the first and the
+    last chunk without one."""
+    split = [0] + [1] * 126 + [0]
+    pipeline = ["pipeline.schedule=interleaved", "pipeline.chunks=8", f"pipeline.split={split}",
+                "overlap.interleave=false", "parallel.zero=1", "overlap.tensor=false"]
+    return [llama("llama3-2024", "405B", gpus, batch, length, degrees(shard, 8, 16, cp) + pipeline + extra,
+                  tflops=tflops, causal=True, note=note)
+            for gpus, batch, length, shard, cp, tflops, extra, note in (
+                (8192, 2048, 8192, 64, 1, 430, [], ""), (16384, 2048, 8192, 128, 1, 400, [], ""),
+                (16384, 128, 131072, 8, 16, 380, ["parallel.context=all_gather"], "131,072 tokens"))]
+
+
 class Experts:
     """A deck of published/experts.toml with some keys, on H100s, by a stack to which nothing is fitted."""
 
@@ -163,12 +297,7 @@ class Experts:
         self.name, self.gpus, self.keys, self.tflops, self.milliseconds = name, gpus, keys, tflops, milliseconds
 
     def simulate(self, *flags):
-        with tempfile.NamedTemporaryFile(suffix=".json") as out:
-            done = launch(1, ["simulate", os.path.join(FOLDER, "experts.toml"), *self.keys, "--ranks", str(self.gpus),
-                              "--cluster", os.path.join(FOLDER, "megatron-2025.toml"), "--json", out.name, *flags])
-            if done.returncode != 0:
-                sys.exit(f"{self.name}: exit status {done.returncode}\n{done.stdout}")
-            return json.load(out)
+        return simulate(self.name, "experts", "megatron-2025", self.gpus, self.keys, *flags)
 
     def error(self):
         """MFU from the step's time. Megatron-Core counted the flops of whole squares of scores."""
@@ -249,22 +378,31 @@ def choose(row):
 
 
 def report(checks, stack, rows, results, limits):
-    print(f"{stack}\n  {'row':26} {'published s':>11} {'predicted s':>11} {'error':>7}")
-    errors = [result["step_ms"] / (1e3 * row.seconds) - 1 for row, result in zip(rows, results)]
-    for row, result, error in zip(rows, results, errors):
-        print(f"  {row.name:26} {row.seconds:11.2f} {result['step_ms'] / 1e3:11.2f} {100 * error:+6.1f} %")
-    mean, largest = sum(map(abs, errors)) / len(errors), max(map(abs, errors))
+    """Prints the rows. Those to which the efficiency is fitted one by one do not count."""
+    print(f"{stack}\n  {'row':34} {'published s':>11} {'predicted s':>11} {'error':>7}")
+    errors = []
+    for row, result in zip(rows, results):
+        error = result["step_ms"] / (1e3 * row.seconds) - 1
+        print(f"  {row.name:34} {row.seconds:11.2f} {result['step_ms'] / 1e3:11.2f} {100 * error:+6.1f} %" +
+              (" (fitted)" if row.fits else "") + ("" if result["fits"] else " (does not fit)"))
+        errors += [] if row.fits else [abs(error)]
+    mean, largest = sum(errors) / len(errors), max(errors)
     print(f"  mean {100 * mean:.1f} %, maximum {100 * largest:.1f} %; the fit would divide the efficiency by "
           f"{fitted(rows, results):.3f}", flush=True)
     if limits:
         checks.that(mean <= limits[0] and largest <= limits[1], f"{stack}: mean {mean:.3f}, maximum {largest:.3f}")
 
 
+STACKS = {"megatron-2020": megatron_2020, "megatron-2021": megatron_2021, "korthikanti-2022": korthikanti_2022,
+          "zero-bubble-2023": zero_bubble_2023, "torchtitan-a100": torchtitan_a100, "megatron-2024": megatron_2024,
+          "nanotron-2025": nanotron_2025, "torchtitan-2024": torchtitan_2024, "llama3-2024": llama3_2024}
+
+
 def main():
     if "--experts" in sys.argv:
         return print_experts()
-    stacks = {"megatron-2020": megatron_2020(), "megatron-2021": megatron_2021(),
-              "korthikanti-2022": korthikanti_2022(), "megatron-2024": megatron_2024()}
+    wanted = [name for name in sys.argv[1:] if not name.startswith("-")]
+    stacks = {name: rows() for name, rows in STACKS.items() if not wanted or name in wanted}
     if "--zero3" in sys.argv:
         stacks = {"zero3-2021": zero3_2021()}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -273,12 +411,12 @@ def main():
             return list(pool.map(choose, opened))
         # The longest first, so that no core is left alone with one.
         rows = [row for rows in stacks.values() for row in rows]
-        longest = sorted(rows, key=lambda row: -row.layers * row.batch // row.replicas() // row.micro)
-        results = dict(zip(map(id, longest), pool.map(Row.simulate, longest)))
+        longest = sorted(rows, key=lambda row: -row.microbatches)
+        results = dict(zip(map(id, longest), pool.map(lambda row: row.simulate(), longest)))
     checks = Checks()
     for stack, rows in stacks.items():
         report(checks, stack, rows, [results[id(row)] for row in rows], LIMITS.get(stack, (MEAN, MAXIMUM)))
-    if "--zero3" not in sys.argv:
+    if len(sys.argv) == 1:
         row = experts_rows()[0]
         error = row.error()
         checks.that(abs(error) <= MAXIMUM, f"{row.name}: {error:+.3f}, with nothing fitted")

@@ -38,6 +38,9 @@ struct LinkModel {
   Curve all_reduce_bytes_per_us;
   /// Share of the rate that a tree all_reduce reaches, which has 2 log2(nodes) hops. 0: no trees.
   double tree_share = 0;
+  /// Share of the rate that transfers between so many nodes reach: congestion. Empty: all of it.
+  Curve nodes_share;
+  int ranks_per_adapter = 1;  ///< ranks that share what has this rate; all of them send at the same time
 };
 
 /// An output tile of a matmul: one unit of the device computes one at a time.
@@ -73,7 +76,8 @@ struct Cluster {
     double memory_bytes_per_us = 0;           ///< peak
 
     // Matmuls (src/costs/formulas/matmul.cpp).
-    double matmul_share = 1;        ///< largest share of the peak that a matmul of any size sustains
+    double matmul_share = 1;        ///< largest share of the peak that a matmul of any size reaches
+    double sustained_share = 1;     ///< share of the rates of matmuls and attention that is left under lasting load
     int units = 1;                  ///< units that compute tiles in parallel: multiprocessors of a GPU
     std::vector<MatmulTile> tiles;  ///< the best one is used; empty: any shape fills the device
     double matmul_depth = 0;        ///< a tile that contracts k elements reaches k / (k + matmul_depth) of its rate
@@ -82,6 +86,7 @@ struct Cluster {
     // Attention (src/costs/formulas/attention.cpp).
     std::vector<AttentionRates> attention;  ///< by head_dim, ascending; empty: as a matmul
     double attention_backward_share = 1;    ///< rate of backward, relative to forward
+    double ordered_backward_share = 0;      ///< the same with run.deterministic; 0: attention_backward_share
     int attention_rows = 0;  ///< rows of queries that a unit computes; too few of them leave units idle; 0: none idle
 
     // Every kernel.
@@ -116,6 +121,9 @@ struct Cluster {
     double launch_s = 30;        ///< from there until all ranks are ready to load their state
   } failures;
 
+  /// Relative standard deviation of the ranks' speed in a step. A step takes as long as the slowest is expected to.
+  double spread = 0;
+
   std::string stack;      ///< the stack whose kernels are described: "espalier", "megatron-2021"
   double efficiency = 1;  ///< one scalar for a software stack: kernels take 1 / efficiency of their formula's time
   AttentionKernels attention = AttentionKernels::kFused;
@@ -128,6 +136,8 @@ struct Cluster {
   bool merged_matmuls = false;
   /// Bytes per element in which gradients are reduced; 0: as in the program (4).
   int gradient_bytes = 0;
+  /// Bytes per element in which weights of dp, and activations of tp, are gathered; 0: as in the program.
+  int gather_bytes = 0;
   /// A message that every rank of the sender's tp group holds is sent in parts, one by each rank, and gathered over the
   /// links of a node (Narayanan et al. 2021, section 4.1).
   bool split_messages = false;
@@ -138,6 +148,13 @@ struct Cluster {
   /// Ranks that share experts send a token only to the ranks of its experts, once to each, in place of a gather of all
   /// tokens; results come back likewise (dispatchers of Megatron-Core and DeepEP).
   bool exchange_tokens = false;
+
+  /// Times that the loss passes over a rank's logits in fp32, forward and backward together; 0: as our kernels.
+  double loss_passes = 0;
+  /// Kernels of forward and backward that only pass over memory move so many times the bytes of ours.
+  double memory_factor = 1;
+  /// Times per step that the stack passes over a rank's gradients in fp32, besides what our programs do.
+  double gradient_passes = 0;
 
   /// Kernels run slower by these fractions while a transfer of this kind is in progress.
   double node_slowdown = 0, network_slowdown = 0;

@@ -27,11 +27,26 @@ struct Cost {
 /// separately in each direction: a send goes out, a recv comes in, a collective does both.
 enum class Port : uint8_t { kNone, kNode, kNetwork };
 
+struct Deck;
+
+/// What times depend on besides the programs of a job.
+struct JobFacts {
+  int ranks = 1;
+  bool ordered_sums = false;  ///< run.deterministic: no switch adds
+};
+JobFacts JobOf(const Deck& deck, int ranks);
+
 class Costs {
  public:
-  explicit Costs(Cluster cluster, Routing routing = {}) : cluster_(std::move(cluster)), routing_(std::move(routing)) {}
+  explicit Costs(Cluster cluster, Routing routing = {}, const JobFacts& job = {});
   const Cluster& cluster() const { return cluster_; }
   const Routing& routing() const { return routing_; }
+  /// The same cluster and routing for another job.
+  Costs Of(const JobFacts& job) const { return Costs(file_, routing_, job); }
+  /// For the rank that the routing gives most rows.
+  Costs OfTheFullestRank() const { return Costs(file_, routing_.OfTheFullestRank(), job_); }
+  /// Kernels of the slowest rank of the job take so many times their time: by cluster.spread, the expected maximum.
+  double slowest() const { return slowest_; }
 
   /// A kernel alone on its device, launch gap included.
   Cost Kernel(const LocalOp& op, bool accumulate) const;
@@ -50,8 +65,10 @@ class Costs {
   CopyCost HostCopy(OpKind kind, int64_t bytes, int ranks) const;
 
  private:
-  Cluster cluster_;
+  Cluster file_, cluster_;  // as in the file; as the job sees it
   Routing routing_;
+  JobFacts job_;
+  double slowest_;
 };
 
 /// The place of the group of `coordinate` over `axes`: ranks fill nodes in order, ranks_per_node each.

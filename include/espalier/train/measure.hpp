@@ -20,6 +20,7 @@ struct MeasureOptions {
   std::vector<std::string> decks;      ///< may be empty: only the machine and its messages
   std::vector<std::string> overrides;  ///< overrides of every deck
   Shapes shapes = Shapes::kOwn;
+  double steady_s = 0;  ///< the first deck runs so long before it is timed: device.sustained_share
 };
 
 /// Measures on all ranks of the job at the same time; rank 0 prints the measurements and writes the file. New rows

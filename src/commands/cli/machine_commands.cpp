@@ -34,6 +34,11 @@ void AddCalibrate(CLI::App& app, CommandJob& job) {
       "--neighbours", [options] { options->measure.shapes = Shapes::kNeighbours; },
       "measure each deck with half and twice batch.micro and model.seq_len too");
   command
+      ->add_option("--steady", options->measure.steady_s,
+                   "the first deck runs so long before it is timed, for device.sustained_share: 60 or more tell")
+      ->type_name("SECONDS")
+      ->check(Within(1.0, 86400.0));
+  command
       ->add_option("--product-plans", options->product_plans,
                    "instead of FILE: the fastest algorithm of each matmul on this GPU, for run.product_plans")
       ->type_name("PLANS");

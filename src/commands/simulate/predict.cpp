@@ -62,8 +62,8 @@ Simulation SimulatePlan(const WorldPlan& plan, const Target& target, SimulateOpt
   const auto program_of = [&](int rank) {
     return std::shared_ptr<const Program>(std::shared_ptr<void>(), &plan.programs.at(rank));
   };
-  Simulation simulation =
-      Simulate({plan.training.mesh, plan.representative, program_of}, Costs(target.cluster, target.routing), options);
+  const Costs costs(target.cluster, target.routing, JobOf(plan.training.deck, plan.training.mesh.Ranks()));
+  Simulation simulation = Simulate({plan.training.mesh, plan.representative, program_of}, costs, options);
   if (simulation.step_us > 0) return simulation;
   throw UserError(
       ExitStatus::kDeck,

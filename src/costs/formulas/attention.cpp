@@ -1,6 +1,7 @@
 // Attention, fused or plain. Shapes: q is [b, s, heads d], k and v are [b, t, kv_heads d].
 #include <algorithm>
 
+#include "espalier/deck/choices.hpp"
 #include "espalier/util/error.hpp"
 #include "formulas.hpp"
 
@@ -35,8 +36,15 @@ double ForwardTflops(const DeviceModel& d, const LocalOp& op, const Dims& dims) 
 /// Without curves: as a matmul of any shape.
 double RateOf(const DeviceModel& d, const LocalOp& op, const Dims& dims) {
   const double peak = op.dtype == Dtype::kBf16 ? d.bf16_tflops : d.fp32_tflops;
-  if (d.attention.empty()) return peak * d.matmul_share * 1e6;
-  return ForwardTflops(d, op, dims) * (peak / d.bf16_tflops) * 1e6;
+  if (d.attention.empty()) return peak * d.matmul_share * d.sustained_share * 1e6;
+  return ForwardTflops(d, op, dims) * (peak / d.bf16_tflops) * d.sustained_share * 1e6;
+}
+
+/// Rate of backward, relative to forward. Sums in a fixed order are slower.
+double BackwardShare(const DeviceModel& d, const LocalOp& op) {
+  const auto way = op.op.attributes.texts.find("backward");
+  const bool ordered = way != op.op.attributes.texts.end() && way->second != kUnorderedBackward;
+  return ordered && d.ordered_backward_share > 0 ? d.ordered_backward_share : d.attention_backward_share;
 }
 
 /// Share of the units that have work: one computes attention_rows rows of queries of one head.
@@ -84,7 +92,7 @@ struct PlainMatmuls {
 
 double FusedAttentionUs(const DeviceModel& d, const LocalOp& op) {
   const Dims dims = AttentionDims(op);
-  const double share = Occupied(d, dims) * (IsGradient(op) ? d.attention_backward_share : 1);
+  const double share = Occupied(d, dims) * (IsGradient(op) ? BackwardShare(d, op) : 1);
   return share > 0 ? Define(op.op.kind).kernel.work.flops(op) / (RateOf(d, op, dims) * share) : 0;
 }
 

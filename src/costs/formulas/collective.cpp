@@ -20,6 +20,11 @@ namespace {
 
 double ShareOf(const LinkModel& link, double bytes) { return link.share.empty() ? 1 : At(link.share, bytes); }
 
+/// Of one rank, while all that share its adapter send, between so many nodes.
+double RateAmong(const LinkModel& link, double rate, int nodes) {
+  return rate / link.ranks_per_adapter * (link.nodes_share.empty() ? 1 : At(link.nodes_share, nodes));
+}
+
 /// bytes / rate, where the rate is a key of the cluster file that its links may leave out.
 double BytesUs(const Cluster& c, double bytes, double bytes_per_us, const char* key) {
   if (bytes <= 0) return 0;
@@ -40,14 +45,16 @@ double NodeRate(const Cluster& c, OpKind kind, int ranks) {
 
 double OnNodeUs(const Cluster& c, OpKind kind, double bytes, int ranks) {
   const double hops = (ranks - 1) * (kind == OpKind::kAllReduce ? 2 : 1);
-  const double rate = NodeRate(c, kind, ranks) * ShareOf(c.node, bytes);
+  const double rate = RateAmong(c.node, NodeRate(c, kind, ranks), 1) * ShareOf(c.node, bytes);
   return c.node.base_us + hops * c.node.hop_us + BytesUs(c, bytes, rate, kNodeRate);
 }
 
 /// Rate of a ring over nodes, per rank: all ports of the group's ranks on a node carry it.
 double RingRate(const Cluster& c, const GroupPlace& p, double bytes) {
-  const double ports = p.ranks_per_node * c.network.bytes_per_us * ShareOf(c.network, bytes);
-  return p.ranks_per_node > 1 ? std::min(ports, c.node.bytes_per_us * ShareOf(c.node, bytes)) : ports;
+  const double port = RateAmong(c.network, c.network.bytes_per_us, p.nodes) * ShareOf(c.network, bytes);
+  const double ports = p.ranks_per_node * port;
+  return p.ranks_per_node > 1 ? std::min(ports, RateAmong(c.node, c.node.bytes_per_us, 1) * ShareOf(c.node, bytes))
+                              : ports;
 }
 
 double AcrossNodesUs(const Cluster& c, OpKind kind, double bytes, const GroupPlace& p) {
@@ -63,9 +70,10 @@ double AcrossNodesUs(const Cluster& c, OpKind kind, double bytes, const GroupPla
 
 double AllToAllUs(const Cluster& c, double bytes, const GroupPlace& p) {
   const double leaving = bytes * (p.ranks - p.ranks_per_node) / (p.ranks - 1);
-  const double network_us = BytesUs(c, leaving, c.network.bytes_per_us * ShareOf(c.network, bytes), kNetworkRate);
-  const double node_us =
-      p.ranks_per_node > 1 ? BytesUs(c, bytes - leaving, c.node.bytes_per_us * ShareOf(c.node, bytes), kNodeRate) : 0;
+  const double network = RateAmong(c.network, c.network.bytes_per_us, p.nodes) * ShareOf(c.network, bytes);
+  const double node = RateAmong(c.node, c.node.bytes_per_us, 1) * ShareOf(c.node, bytes);
+  const double network_us = BytesUs(c, leaving, network, kNetworkRate);
+  const double node_us = p.ranks_per_node > 1 ? BytesUs(c, bytes - leaving, node, kNodeRate) : 0;
   const double hops_us = (p.ranks_per_node - 1) * c.node.hop_us + (p.ranks - p.ranks_per_node) * c.network.hop_us;
   return c.network.base_us + hops_us + std::max(network_us, node_us);
 }
@@ -83,8 +91,8 @@ double CollectiveUs(const Cluster& c, OpKind kind, double wire_bytes, const Grou
 
 double MessageUs(const Cluster& c, double bytes, bool same_node) {
   const LinkModel& link = same_node ? c.node : c.network;
-  return link.message_us +
-         BytesUs(c, bytes, link.pair_bytes_per_us, same_node ? "node.pair_bytes_per_us" : "network.pair_bytes_per_us");
+  const double rate = RateAmong(link, link.pair_bytes_per_us, same_node ? 1 : 2);
+  return link.message_us + BytesUs(c, bytes, rate, same_node ? "node.pair_bytes_per_us" : "network.pair_bytes_per_us");
 }
 
 }  // namespace espalier

@@ -22,8 +22,20 @@ double GroupedUs(const Cluster& cluster, MatmulShape shape) {
   return MatmulUs(cluster.compute, shape) / share;
 }
 
+/// The loss as many kernels over logits in fp32. With several ranks of a vocabulary it is three of our ops.
+double LossPassesUs(const Cluster& cluster, const LocalOp& op) {
+  const bool counts = op.op.kind == OpKind::kCrossEntropy || op.op.kind == OpKind::kLogitsSum;
+  return counts ? MemoryUs(cluster.compute, cluster.loss_passes * 4 * double(Volume(op.inputs.at(0)))) : 0;
+}
+
 double AloneUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
   switch (op.op.kind) {
+    case OpKind::kCrossEntropy:
+    case OpKind::kCrossEntropyGrad:
+    case OpKind::kLogitsMax:
+    case OpKind::kLogitsSum:
+      if (cluster.loss_passes > 0) return LossPassesUs(cluster, op);
+      break;
     case OpKind::kMatmul:
       return MatmulUs(cluster.compute, MatmulShapeOf(op, accumulate));
     case OpKind::kGroupedMatmul:
@@ -37,7 +49,8 @@ double AloneUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
   }
   const Work::Bytes bytes = Define(op.op.kind).kernel.work.bytes;
   CHECK(bytes != nullptr, "{} has no formula of its time", op.op.kind);
-  return MemoryUs(cluster.compute, bytes(op, accumulate));
+  const double factor = op.op.frequency() == Frequency::kMicrobatch ? cluster.memory_factor : 1;
+  return MemoryUs(cluster.compute, factor * bytes(op, accumulate));
 }
 
 double Launched(const Cluster& cluster, double us) {

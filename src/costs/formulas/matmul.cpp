@@ -1,7 +1,7 @@
 // A device of `units` multiprocessors computes the result of a matmul in tiles, one per unit at a time, in waves:
 //
 //   tiles = batch ceil(m / rows) ceil(n / columns) splits      waves = ceil(tiles / units)
-//   us    = waves 2 rows columns (k / splits + depth) / (peak / units * matmul_share * tile share)
+//   us    = waves 2 rows columns (k / splits + depth) / (peak / units * matmul_share * sustained_share * tile share)
 //
 // `depth` is the fill and drain of a tile, in contracted elements, and `splits` shares out the contraction when there
 // are too few tiles (split-K; partial results pass through memory). The best tile and split are used.
@@ -18,7 +18,7 @@ namespace {
 double Rate(const DeviceModel& d, Dtype dtype) {
   const double fp8 = d.fp8_tflops > 0 ? d.fp8_tflops : d.bf16_tflops;
   const double peak = IsFp8(dtype) ? fp8 : dtype == Dtype::kBf16 ? d.bf16_tflops : d.fp32_tflops;
-  return peak * 1e6 * d.matmul_share;
+  return peak * 1e6 * d.matmul_share * d.sustained_share;
 }
 
 double CeilOf(int64_t a, int64_t b) { return static_cast<double>((a + b - 1) / b); }

@@ -113,6 +113,10 @@ class Calibration {
     OnAllRanks(world_, [&] {
       if (!IsRankZero()) return;
       if (auto file = LoadForMachine(options_.file, machine_)) cluster_ = std::move(*file), found = true;
+      if (found && options_.steady_s > 0)
+        throw UserError(ExitStatus::kDeck, fmt::format("{}: exists, and its keys stay as they are: --steady would set "
+                                                       "device.sustained_share (name another file; a new one is made)",
+                                                       options_.file));
     });
     if (world_.Max(found ? 1 : 0) == 0) {
       cluster_ = DescribeMachine(*device, world_, mpi_);
@@ -157,7 +161,10 @@ class Calibration {
       throw UserError(ExitStatus::kDeck,
                       fmt::format("{}: computes on {}, the decks before on {}: calibrate them into files of their own",
                                   shape.text, machine.name, machine_.name));
-    const DeckMeasurement measured = MeasureDeck(shape.loaded.deck, world_, mpi_, *device);
+    const bool first = &shape == &shapes_.front();
+    const DeckMeasurement measured =
+        MeasureDeck(shape.loaded.deck, world_, mpi_, *device, first ? options_.steady_s : 0);
+    if (first && options_.steady_s > 0) AddLoad(measured.load);
     for (const auto& [key, row] : measured.table.kernels) cluster_.table.kernels[key] = row;
     for (const auto& [key, points] : measured.table.collectives)
       for (const auto& [bytes, point] : points) cluster_.table.collectives[key][bytes] = point;
@@ -167,6 +174,15 @@ class Calibration {
     Say(fmt::format("deck        {}: {} kernels, {} steps of {:.4g} ms, spread {:.1f} %, in {:.1f} s", shape.text,
                     measured.table.kernels.size(), measured.steps, measured.step_ms, 100 * measured.spread,
                     measured.seconds));
+  }
+
+  /// The formulas' rates are those of short measurements. Rows are timed after the load, and need no share.
+  void AddLoad(const SteadyLoad& load) {
+    cluster_.compute.sustained_share = load.Share();
+    Say(
+        fmt::format("load        {:.0f} s, {} steps: {:.4g} ms in the first twentieth (burst), {:.4g} ms in the last "
+                    "quarter (steady): sustained share {:.3f}",
+                    load.seconds, load.steps, load.burst_ms, load.steady_ms, load.Share()));
   }
 
   void Finish() {

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kWarmUpSteps = 2, kMinSteps = 5, kMaxSteps = 30;
 constexpr double kEnoughMs = 3000;
+constexpr double kBurst = 0.05, kSteady = 0.25;    // parts of a load that are compared
 constexpr int64_t kManyBytes = int64_t{32} << 20;  ///< larger than the caches of a core
 
 /// The results of one rank.
@@ -39,8 +40,9 @@ class Measuring {
     InitializeWeights(programs_.compilation(), executor());
   }
 
-  void Run() {
+  void Run(double steady_s) {
     for (int step = 0; step < kWarmUpSteps; ++step) Step();
+    if (steady_s > 0) Load(steady_s);
     const auto began = std::chrono::steady_clock::now();
     while (times_.steps() < kMinSteps ||
            (times_.steps() < kMaxSteps && world_.Max(MillisecondsSince(began) < kEnoughMs ? 0 : 1) == 0))
@@ -54,6 +56,7 @@ class Measuring {
     all.steps = times_.steps();
     all.step_ms = MedianOf(steps_ms_);
     all.gap_us = MedianOf(gaps_us_);
+    all.load = load_;
     std::vector<std::vector<KernelSum>> of_ranks;
     for (const std::string& packed : world_.Gather(Pack(mine))) {
       RankResult rank = Unpack<RankResult>(packed);
@@ -77,6 +80,24 @@ class Measuring {
     return executor().RunStep();
   }
 
+  /// Steps that nothing interrupts, so that clocks settle as they do in a run.
+  void Load(double seconds) {
+    std::vector<double> begin_ms, step_ms;
+    const auto began = std::chrono::steady_clock::now();
+    do {
+      begin_ms.push_back(MillisecondsSince(began));
+      step_ms.push_back(Step().step_ms);
+    } while (world_.Max(MillisecondsSince(began) < 1e3 * seconds ? 0 : 1) == 0);
+    const double end_ms = MillisecondsSince(began);
+    const auto median = [&](double from, double to) {
+      std::vector<double> within;
+      for (size_t i = 0; i < step_ms.size(); ++i)
+        if (from * end_ms <= begin_ms[i] && begin_ms[i] < to * end_ms) within.push_back(step_ms[i]);
+      return within.empty() ? step_ms.back() : MedianOf(within);
+    };
+    load_ = {end_ms / 1e3, static_cast<int>(step_ms.size()), median(0, kBurst), median(1 - kSteady, 1)};
+  }
+
   void TimedStep() {
     transfers_.Before();
     executor().TimeNextStep();
@@ -95,15 +116,16 @@ class Measuring {
   TransferTimes transfers_;
   Batch batch_;
   int64_t step_ = 0;
+  SteadyLoad load_;
   std::vector<double> gaps_us_, steps_ms_;
 };
 
 }  // namespace
 
-DeckMeasurement MeasureDeck(const Deck& deck, World& world, MpiWorld* mpi, Device& device) {
+DeckMeasurement MeasureDeck(const Deck& deck, World& world, MpiWorld* mpi, Device& device, double steady_s) {
   const auto began = std::chrono::steady_clock::now();
   Measuring measuring(deck, world, mpi, device);
-  measuring.Run();
+  measuring.Run(steady_s);
   DeckMeasurement result = measuring.Result(mpi == nullptr ? 1 : mpi->NodeRanks());
   result.seconds = MillisecondsSince(began) / 1e3;
   return result;

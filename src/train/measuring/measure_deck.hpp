@@ -11,6 +11,16 @@
 
 namespace espalier {
 
+/// Rates at the start of a load and at its end.
+struct SteadyLoad {
+  double seconds = 0;
+  int steps = 0;
+  double burst_ms = 0;   ///< median of the steps that began in the first twentieth
+  double steady_ms = 0;  ///< of those in the last quarter
+  /// The rate that is left: burst_ms / steady_ms, at most 1.
+  double Share() const { return burst_ms < steady_ms ? burst_ms / steady_ms : 1; }
+};
+
 /// The results of one deck. Rank 0 has the tables; other ranks have none.
 struct DeckMeasurement {
   CostTable table;
@@ -20,11 +30,12 @@ struct DeckMeasurement {
   double gap_us = 0;        ///< time between two kernels
   double bytes_per_us = 0;  ///< the best rate of a kernel that moves much and computes little; 0: no such kernel
   double seconds = 0;       ///< total time, including compilation
+  SteadyLoad load;          ///< if there was one
 };
 
 /// Runs the training program of `deck` for some steps with made-up tokens from its initial weights: two steps to warm
-/// up, then at least five timed steps, up to thirty within three seconds. Reads no data and writes no files. All ranks
-/// run at the same time, so that they share memory and cores as in a run. Collective.
-DeckMeasurement MeasureDeck(const Deck& deck, World& world, MpiWorld* mpi, Device& device);
+/// up, a load of `steady_s` seconds, then at least five timed steps, up to thirty within three seconds. Reads no data
+/// and writes no files. All ranks run at the same time, so that they share memory and cores as in a run. Collective.
+DeckMeasurement MeasureDeck(const Deck& deck, World& world, MpiWorld* mpi, Device& device, double steady_s = 0);
 
 }  // namespace espalier

@@ -220,7 +220,8 @@ PlannedDevice PlanDevice(const Deck& deck) {
 
 std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, int threads) {
   if (deck.run.device == RunDevice::kSleep)
-    return MakeSleepDevice(Costs(AgreeOnCluster(deck.run.cluster, world)), deck.run.dilation);
+    return MakeSleepDevice(Costs(AgreeOnCluster(deck.run.cluster, world), {}, JobOf(deck, world.Size())),
+                           deck.run.dilation);
   GpusOfRank mine{"", 0, {}, "run.device = \"cpu\" asks for none"};
   if (deck.run.device != RunDevice::kCpu) mine = Look(deck, mpi);
   const DeviceChoice choice = Agree(deck, world, mine);

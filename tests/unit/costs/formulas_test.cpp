@@ -188,6 +188,18 @@ TEST(AttentionFormula, NarrowHeadsAreSlowerAndFewBlocksLeaveUnitsIdle) {
   EXPECT_NEAR(us(2048, 512) / us(16384, 512), 1.0 / 8 * 132 / 64, 1e-9) << "4 heads x 16 blocks on 132 units";
 }
 
+TEST(AttentionFormula, OrderedSumsOfBackwardHaveTheirOwnRate) {
+  Cluster cluster = Shipped("h100-8x400g");
+  const auto us = [&](const char* way) {
+    LocalOp op = Attention(OpKind::kAttentionGrad, 16384, 4096, 128).Local();
+    op.op.attributes.texts["backward"] = way;
+    return FusedAttentionUs(cluster.compute, op);
+  };
+  EXPECT_EQ(us("parts"), us("unordered")) << "the file has no rate of its own";
+  cluster.compute.ordered_backward_share = 0.4;
+  EXPECT_NEAR(us("parts") / us("unordered"), 0.8 / 0.4, 1e-9);
+}
+
 // Scores of 2 x 16 heads x 2048 x 2048 in bf16 are 268 MB: four passes forward with dropout and its mask (2 + 2.5), and
 // the matmuls that read and write them.
 TEST(AttentionFormula, PlainAttentionPassesScoresThroughMemory) {
@@ -225,6 +237,32 @@ TEST(KernelFormula, AKernelTakesTheHostsLaunchAtLeast) {
 }
 
 // All-reduce of eight H100 (NVIDIA dgxc-benchmarking), bytes and microseconds.
+TEST(MatmulFormula, ADeviceSustainsAShareOfItsRate) {
+  Cluster cluster = Shipped("h100-8x400g");
+  const MatmulShape shape{.m = 8192, .n = 8192, .k = 8192};
+  const double burst = MatmulUs(cluster.compute, shape);
+  cluster.compute.sustained_share = 0.8;
+  EXPECT_NEAR(MatmulUs(cluster.compute, shape), burst / 0.8, 1e-6);
+  EXPECT_EQ(MemoryUs(cluster.compute, 1e8), MemoryUs(Shipped("h100-8x400g").compute, 1e8)) << "clocks of memory stay";
+}
+
+TEST(TransferFormula, RanksShareAdaptersAndNodesMeetInSwitches) {
+  Cluster cluster = Shipped("h100-8x400g");
+  cluster.network.share.clear(), cluster.node.share.clear();
+  cluster.network.base_us = cluster.network.hop_us = cluster.network.message_us = cluster.network.tree_share = 0;
+  const GroupPlace few{4, 4, 1}, many{64, 64, 1};
+  const auto us = [&](const GroupPlace& place) { return CollectiveUs(cluster, OpKind::kAllGather, 1e9, place); };
+  const double alone = us(few), message = MessageUs(cluster, 1e9, false), near = MessageUs(cluster, 1e9, true);
+  EXPECT_NEAR(us(many), alone, 1e-6);
+  cluster.network.ranks_per_adapter = 2;
+  EXPECT_NEAR(us(few), 2 * alone, 1e-6);
+  EXPECT_NEAR(MessageUs(cluster, 1e9, false), 2 * message, 1e-6);
+  EXPECT_EQ(MessageUs(cluster, 1e9, true), near);
+  cluster.network.nodes_share = {{4, 1.0}, {64, 0.5}};
+  EXPECT_NEAR(us(few), 2 * alone, 1e-6);
+  EXPECT_NEAR(us(many), 4 * alone, 1e-6);
+}
+
 TEST(TransferFormula, IsTheMeasuredAllReduceOfOneNode) {
   const Cluster cluster = Shipped("h100-8x400g");
   const double kib = 1024, mib = 1024 * kib;

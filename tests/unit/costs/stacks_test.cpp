@@ -95,6 +95,90 @@ TEST(StackCosts, GradientsAreReducedInTheirBytes) {
 }
 
 // Two tensor ranks on another node than the next stage: each sends half.
+TEST(StackCosts, WeightsAndActivationsAreGatheredInTheirBytes) {
+  const Programs programs;
+  Cluster cluster = Plain();
+  cluster.node.share.clear(), cluster.network.share.clear();
+  const double before = programs.Us(cluster, OpKind::kAllGather, Role::kP);
+  const double reduced = programs.Us(cluster, OpKind::kAllReduce, Role::kF);
+  cluster.node.base_us = cluster.node.hop_us = cluster.network.base_us = cluster.network.hop_us = 0;
+  const Programs sharded({"parallel.dp_replicate=1", "parallel.dp_shard=2", "parallel.zero=1"});
+  const double bf16 = sharded.Us(cluster, OpKind::kAllGather, Role::kP);
+  cluster.gather_bytes = 1;
+  EXPECT_NEAR(sharded.Us(cluster, OpKind::kAllGather, Role::kP) / bf16, 0.5, 1e-6);
+  EXPECT_GT(bf16, before);
+  cluster = Plain();
+  cluster.node.share.clear(), cluster.network.share.clear();
+  cluster.gather_bytes = 1;
+  EXPECT_EQ(programs.Us(cluster, OpKind::kAllReduce, Role::kF), reduced) << "sums keep their bytes";
+}
+
+TEST(StackCosts, TheLossPassesOverItsLogits) {
+  for (const char* tp : {"parallel.tp=1", "parallel.tp=2"}) {
+    const Programs programs({"parallel.pp=1", tp}, tp == std::string("parallel.tp=1") ? 2 : 4);
+    Cluster cluster = Plain();
+    cluster.compute.memory_share.clear();
+    const auto loss = [](const Instruction&, const Op& op) {
+      return op.kind == OpKind::kCrossEntropy || op.kind == OpKind::kCrossEntropyGrad ||
+             op.kind == OpKind::kLogitsMax || op.kind == OpKind::kLogitsSum;
+    };
+    cluster.loss_passes = 10;
+    const double ten = programs.Us(cluster, loss);
+    cluster.loss_passes = 13;
+    const double logits = 4.0 * 8 / 2 * 2048 * 51200 / (tp == std::string("parallel.tp=1") ? 1 : 2);
+    EXPECT_NEAR(programs.Us(cluster, loss) - ten, 3 * logits / cluster.compute.memory_bytes_per_us, 1) << tp;
+  }
+}
+
+TEST(StackCosts, GradientsArePassedOverOncePerStep) {
+  const std::string own_head = "model.tie_embeddings=false";
+  const Programs once({"parallel.pp=1", "parallel.tp=1", own_head, "batch.micro=4"}, 2),
+      often({"parallel.pp=1", "parallel.tp=1", own_head, "batch.micro=1"}, 2);
+  Cluster cluster = Plain();
+  cluster.compute.memory_share.clear();
+  for (const Programs* programs : {&once, &often}) {
+    cluster.gradient_passes = 0;
+    const double none = programs->Us(cluster, kEverything);
+    cluster.gradient_passes = 4;
+    const double parameters = 4 * (12.0 * 2304 * 2304 + 13 * 2304) + (2 * 51200 + 2048.0) * 2304 + 2 * 2304;
+    EXPECT_NEAR(programs->Us(cluster, kEverything) - none, 4 * 4 * parameters / cluster.compute.memory_bytes_per_us, 1);
+  }
+}
+
+TEST(StackCosts, OtherKernelsMoveMoreBytes) {
+  const Programs programs;
+  Cluster cluster = Plain();
+  cluster.compute.memory_share.clear();
+  cluster.compute.kernel_us = 0;
+  const double norms = programs.Us(cluster, OpKind::kLayerNorm, Role::kF);
+  const double matmuls = programs.Us(cluster, OpKind::kMatmul, Role::kF);
+  const double update = programs.Us(cluster, OpKind::kAdamw, Role::kU);
+  cluster.memory_factor = 4;
+  EXPECT_NEAR(programs.Us(cluster, OpKind::kLayerNorm, Role::kF), 4 * norms, 1e-6);
+  EXPECT_EQ(programs.Us(cluster, OpKind::kMatmul, Role::kF), matmuls);
+  EXPECT_EQ(programs.Us(cluster, OpKind::kAdamw, Role::kU), update) << "not of forward or backward";
+}
+
+TEST(JobCosts, KernelsTakeTheTimeOfTheSlowestRank) {
+  Cluster cluster = Plain();
+  EXPECT_EQ(Costs(cluster, {}, {.ranks = 1024}).slowest(), 1) << "no spread";
+  cluster.spread = 0.02;
+  EXPECT_NEAR(Costs(cluster).slowest(), 1, 1e-9) << "one rank";
+  // Expected maxima of normals (Harter 1961): 1.4236 of 8, 2.5076 of 100, 3.2414 of 1,000.
+  for (const auto& [ranks, expected] : {std::pair{8, 1.4236}, {100, 2.5076}, {1000, 3.2414}})
+    EXPECT_NEAR(Costs(cluster, {}, {.ranks = ranks}).slowest(), 1 + 0.02 * expected, 0.0004) << ranks;
+}
+
+TEST(JobCosts, NoSwitchAddsInOrder) {
+  const Cluster cluster = LoadCluster(InTree("inputs/clusters/h100-8x400g.toml"));
+  const GroupPlace node{8, 1, 8};
+  const int64_t bytes = int64_t{1} << 30;
+  const double fast = Costs(cluster).Collective(OpKind::kAllReduce, bytes, node).us;
+  const Costs ordered(cluster, {}, {.ordered_sums = true});
+  EXPECT_NEAR(ordered.Collective(OpKind::kAllReduce, bytes, node).us / fast, 480.0 / 362, 0.01);
+  EXPECT_EQ(ordered.Of({}).Collective(OpKind::kAllReduce, bytes, node).us, fast) << "of the same file";
+}
+
 TEST(StackCosts, MessagesAreSplitAmongTensorRanks) {
   const Programs programs;
   Cluster cluster = Plain();

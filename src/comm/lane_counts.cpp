@@ -11,6 +11,7 @@ void LaneCounts::Reset() {
   progress_->runs.store(progress_->runs.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   for (std::atomic<int32_t>& done : progress_->done) done.store(0, std::memory_order_relaxed);
   for (State& state : lanes_) state.count.store(0, std::memory_order_release);
+  copies_.store(0);
   failed_.store(false, std::memory_order_release);
 }
 
@@ -24,6 +25,14 @@ void LaneCounts::Raise(Lane lane) {
   State& state = At(lane);
   const int count = state.count.fetch_add(1) + 1;
   progress_->done[static_cast<size_t>(lane)].store(count, std::memory_order_relaxed);
+  if (IsCopyLane(lane)) {
+    State& compute = At(Lane::kCompute);
+    {
+      std::lock_guard lock(compute.mutex);
+      ++copies_;
+    }
+    compute.raised.notify_all();
+  }
   if (count < state.wake_at.load()) return;
   {
     std::lock_guard lock(state.mutex);
@@ -57,7 +66,7 @@ bool LaneCounts::Sleep(State& state, const Wait& wait, std::chrono::microseconds
 bool LaneCounts::AwaitFor(const Wait& wait, std::chrono::microseconds limit) {
   CHECK(!Failed(), "the step has failed in another thread");
   if (Spin(wait)) return true;
-  if (wait.lane == Lane::kCompute) return Sleep(At(wait.lane), wait, limit, [] { return false; });
+  if (!IsMessageLane(wait.lane)) return Sleep(At(wait.lane), wait, limit, [] { return false; });
   // Wakes the communication thread, which dozes while nobody waits for it.
   struct Mark {
     std::atomic<int>& awaited;
@@ -72,6 +81,11 @@ bool LaneCounts::AwaitFor(const Wait& wait, std::chrono::microseconds limit) {
 
 void LaneCounts::Doze(int compute, std::chrono::microseconds limit) {
   Sleep(At(Lane::kCompute), {Lane::kCompute, compute}, limit, [this] { return CommAwaited(); });
+}
+
+bool LaneCounts::AwaitComputeOrCopy(int compute, int copies, std::chrono::microseconds limit) {
+  const Wait wait{Lane::kCompute, compute};
+  return Spin(wait) || Sleep(At(Lane::kCompute), wait, limit, [&] { return copies_.load() != copies; });
 }
 
 void LaneCounts::Await(const Wait& wait) {

@@ -45,6 +45,11 @@ class LaneCounts {
   /// For the thread that raises the communication lanes: sleeps until the compute lane reaches `compute`, a thread
   /// waits for communication, or `limit` is over.
   void Doze(int compute, std::chrono::microseconds limit);
+  /// The number of copies that have ended on both lanes.
+  int Copies() const { return copies_.load(); }
+  /// For the same thread: sleeps until the compute lane reaches `compute`, more than `copies` copies have ended, or
+  /// `limit` is over; false in the last case.
+  bool AwaitComputeOrCopy(int compute, int copies, std::chrono::microseconds limit);
 
   /// The step has failed: every wait, now and later, throws.
   void Fail();
@@ -73,6 +78,7 @@ class LaneCounts {
   Progress own_;
   Progress* progress_ = &own_;  ///< always written: a store per instruction is cheaper than a test
   std::atomic<int> comm_awaited_{0};
+  std::atomic<int> copies_{0};  ///< written with the mutex of the compute lane
   std::atomic<bool> failed_{false};
 };
 

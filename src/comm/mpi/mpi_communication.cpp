@@ -245,6 +245,7 @@ class MpiCommunication::Impl {
   static constexpr auto kLongestRestOfMeetings = std::chrono::milliseconds(1);
 
   static constexpr int kNever = std::numeric_limits<int>::max();
+  static constexpr int kAfterACopy = kNever - 1;
   enum class Turn { kDone, kMoved, kPending, kIdle };
 
   Turn AdvanceAll(std::vector<LaneQueue>& queues) {
@@ -260,9 +261,8 @@ class MpiCommunication::Impl {
     return pending ? Turn::kPending : Turn::kIdle;
   }
 
-  /// The count of the compute lane at which some head can start: 0 if one can start now, kNever if none waits for the
-  /// compute lane. The compute lane advances meanwhile, so its count is read once; the other lanes belong to this
-  /// thread.
+  /// The count of the compute lane at which some head can start: 0 if one can start now, kAfterACopy if heads wait for
+  /// copies alone, kNever if none waits for either. The compute lane advances meanwhile, so its count is read once.
   int NeededComputeCount(const std::vector<LaneQueue>& queues) {
     const int reached = counts_->Count(Lane::kCompute);
     int needed = kNever;
@@ -275,8 +275,7 @@ class MpiCommunication::Impl {
         if (compute ? reached >= wait.count : counts_->Met(wait)) continue;
         free = false;
         if (compute) needed = std::min(needed, wait.count);
-        // The threads of copies wake nobody here: this one looks again.
-        if (IsCopyLane(wait.lane)) needed = std::min(needed, reached + 1);
+        if (IsCopyLane(wait.lane)) needed = std::min(needed, kAfterACopy);
       }
       if (free) return 0;
     }
@@ -289,12 +288,14 @@ class MpiCommunication::Impl {
     return std::chrono::microseconds(needed ? 200 : 1000);
   }
 
-  /// No message is in flight, so only the compute lane can let a head start, or the end of a held lane (`limit`).
+  /// No message is in flight, so only the compute lane or a copy can let a head start, or the end of a held lane
+  /// (`limit`).
   void SleepUntilCompute(const std::vector<LaneQueue>& queues, std::chrono::nanoseconds limit) {
+    const int copies = counts_->Copies();
     const int needed = NeededComputeCount(queues);
     CHECK(needed != kNever || std::any_of(queues.begin(), queues.end(), [](const LaneQueue& q) { return q.Pending(); }),
           "deadlock: communication lanes wait for each other");
-    if (!counts_->AwaitFor({Lane::kCompute, needed}, RoundUp(limit))) Progress();
+    if (!counts_->AwaitComputeOrCopy(needed, copies, RoundUp(limit))) Progress();
   }
 
   /// MPI makes progress only inside calls, and a peer may still need this rank's reply to a message that is complete

@@ -218,6 +218,21 @@ TEST(Arena, TooLargeIsTheUsersError) {
 // ---- lanes
 // ---------------------------------------------------------------------------------------------------------------------
 
+TEST(LaneCounts, ACopyWakesTheThreadOfMessages) {
+  LaneCounts lanes;
+  lanes.Reset();
+  EXPECT_FALSE(lanes.AwaitComputeOrCopy(1, lanes.Copies(), std::chrono::milliseconds(1)));
+  const int copies = lanes.Copies();
+  bool woken = false;
+  std::thread messages([&] { woken = lanes.AwaitComputeOrCopy(1, copies, std::chrono::minutes(10)); });
+  lanes.Raise(Lane::kCopyIn);
+  messages.join();
+  EXPECT_TRUE(woken);
+  EXPECT_EQ(lanes.Copies(), copies + 1);
+  lanes.Raise(Lane::kCompute);
+  EXPECT_TRUE(lanes.AwaitComputeOrCopy(1, lanes.Copies(), std::chrono::minutes(10)));
+}
+
 TEST(LaneCounts, WaiterSeesWhatTheRaiserWrote) {
   LaneCounts lanes;
   std::vector<int> written;

@@ -7,6 +7,7 @@
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/choices.hpp"
 #include "espalier/deck/expert_parallel.hpp"
+#include "espalier/deck/offload.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/deck/step_range.hpp"
@@ -80,7 +81,7 @@ std::string NothingComputedTwice(const Deck& d) {
 }
 
 std::string NothingOffloaded(const Deck& d) {
-  return When(d.offload.optimizer == 0 && d.offload.parameters == 0 && d.offload.gradients == 0,
+  return When(AllSharesAre(d, 0, kOffloadedStates),
               "offload.optimizer, offload.parameters and offload.gradients are 0");
 }
 std::string NoTensorParallelism(const Deck& d) { return When(d.parallel.tp == 1, "parallel.tp is 1"); }
@@ -393,11 +394,7 @@ bool IsTrial(const LoadedDeck& loaded) {
 
 }  // namespace
 
-bool LeavesOffloadOpen(const Deck& deck) {
-  const Deck::Offload& o = deck.offload;
-  return o.optimizer == kAutoShare || o.activations == kAutoShare || o.parameters == kAutoShare ||
-         o.gradients == kAutoShare;
-}
+bool LeavesOffloadOpen(const Deck& deck) { return AnyShareIs(deck, kAutoShare); }
 
 bool LeavesMemoryOpen(const Deck& deck) {
   return deck.recompute.mode == RecomputeMode::kAuto || LeavesOffloadOpen(deck);

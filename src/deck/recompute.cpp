@@ -30,6 +30,8 @@ std::vector<std::string_view> ModesOfLayers() {
   return modes;
 }
 
+constexpr const char* kLayerForms = "(allowed: \"first 4\", \"every 2\", or layers such as \"0-3, 8\")";
+
 /// Reads "norm+mlp"; returns what is wrong, or "".
 std::string ReadWhat(std::string_view text, LayerRecompute& what) {
   for (std::string_view word : SplitAt(text, '+')) {
@@ -40,7 +42,8 @@ std::string ReadWhat(std::string_view text, LayerRecompute& what) {
       if (what.mode != RecomputeMode::kNone) return "WHAT names two modes";
       what.mode = *mode;
     } else {
-      return fmt::format("\"{}\" is no mode and no op", word);
+      return fmt::format("\"{}\" is no mode and no op (allowed: {}, {})", word, fmt::join(ModesOfLayers(), ", "),
+                         fmt::join(ChoiceNames<RecomputeOp>(), ", "));
     }
   }
   return "";
@@ -74,7 +77,7 @@ ParsedLayerSet ParseLayerSet(std::string_view text, int64_t layers) {
        {std::pair(std::string_view("first "), LayerSet::Which::kFirst), {"every ", LayerSet::Which::kEvery}}) {
     if (!text.starts_with(word)) continue;
     const auto number = LayerNumberOf(Trimmed(text.substr(word.size())));
-    if (!number || *number < 1) return {{}, fmt::format("\"{}\" has no number of layers", text)};
+    if (!number || *number < 1) return {{}, fmt::format("\"{}\" has no number of layers {}", text, kLayerForms)};
     set.which = which;
     set.number = *number;
     return {set, ""};
@@ -83,7 +86,8 @@ ParsedLayerSet ParseLayerSet(std::string_view text, int64_t layers) {
     const size_t dash = part.find('-');
     const auto first = LayerNumberOf(Trimmed(part.substr(0, dash)));
     const auto last = dash == part.npos ? first : LayerNumberOf(Trimmed(part.substr(dash + 1)));
-    if (!first || !last || *last < *first) return {{}, fmt::format("\"{}\" is no layer and no range of layers", part)};
+    if (!first || !last || *last < *first)
+      return {{}, fmt::format("\"{}\" is no layer and no range of layers {}", part, kLayerForms)};
     if (*last >= layers) return {{}, fmt::format("there is no layer {} (allowed: 0 to {})", *last, layers - 1)};
     set.ranges.emplace_back(*first, *last);
   }
@@ -103,23 +107,16 @@ std::string LayerRanges(const std::vector<int>& layers) {
 }
 
 ParsedRecomputeRule ParseRecomputeRule(std::string_view entry, int64_t layers) {
-  ParsedRecomputeRule parsed;
   const size_t colon = entry.find(':');
   if (colon == entry.npos)
-    parsed.fault = "there is no colon";
-  else
-    parsed.fault = ReadWhat(Trimmed(entry.substr(0, colon)), parsed.rule.what);
-  if (parsed.fault.empty()) {
-    ParsedLayerSet set = ParseLayerSet(Trimmed(entry.substr(colon + 1)), layers);
-    parsed.rule.layers = std::move(set.set);
-    parsed.fault = std::move(set.fault);
-  }
-  if (!parsed.fault.empty() && !parsed.fault.starts_with("there is no layer"))
-    parsed.fault += fmt::format(
-        " (allowed: \"WHAT: LAYERS\", such as \"full: first 4\", \"norm+mlp: every 2\" or \"none: 0-3, 8\"; WHAT: {}, "
-        "{})",
-        fmt::join(ModesOfLayers(), ", "), fmt::join(ChoiceNames<RecomputeOp>(), ", "));
-  return parsed;
+    return {{},
+            "there is no colon (allowed: \"WHAT: LAYERS\", such as \"full: first 4\", \"norm+mlp: every 2\" or "
+            "\"none: 0-3, 8\")"};
+  LayerRecompute what;
+  if (std::string fault = ReadWhat(Trimmed(entry.substr(0, colon)), what); !fault.empty())
+    return {{}, std::move(fault)};
+  ParsedLayerSet set = ParseLayerSet(Trimmed(entry.substr(colon + 1)), layers);
+  return {{what, std::move(set.set)}, std::move(set.fault)};
 }
 
 RecomputePlan::RecomputePlan(const Deck::Recompute& recompute) {

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "espalier/deck/offload.hpp"
 #include "espalier/graph/provenance.hpp"
 #include "espalier/passes/pipeline.hpp"
 #include "espalier/util/error.hpp"
@@ -79,8 +80,7 @@ std::string_view FirstUseOf(const Graph& graph, const Value& gradient) {
 
 void PlaceStates(Graph& graph, const PassContext& context) {
   const Deck::Offload& share = context.deck.offload;
-  CHECK(share.optimizer != kAutoShare && share.parameters != kAutoShare && share.gradients != kAutoShare,
-        "\"auto\" of offload has not been resolved");
+  CHECK(!AnyShareIs(context.deck, kAutoShare, kOffloadedStates), "\"auto\" of offload has not been resolved");
   if (KeepsComputeType(context.purpose)) return;
   const Names states = Chosen(graph, share.optimizer, std::identity{}),
               weights = Chosen(graph, share.parameters, LayerOf), gradients = Chosen(graph, share.gradients, LayerOf);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 
+#include "espalier/deck/offload.hpp"
 #include "espalier/deck/schema.hpp"
 #include "espalier/tune/tune.hpp"
 #include "espalier/util/error.hpp"
@@ -76,9 +77,8 @@ class NearestMisses {
     const Deck::Parallel& p = deck.parallel;
     // It does not fit even with everything recomputed and moved.
     if (deck_.recompute.mode == RecomputeMode::kAuto) deck_.recompute.mode = RecomputeMode::kFull;
-    for (double* share :
-         {&deck_.offload.optimizer, &deck_.offload.activations, &deck_.offload.parameters, &deck_.offload.gradients})
-      if (*share == kAutoShare) *share = 1;
+    for (const OffloadShare& share : kOffloadShares)
+      if (share.Of(deck_) == kAutoShare) deck_.offload.*share.share = 1;
     if (p.dp_shard == -1) deck_.parallel.dp_shard = ranks / (p.pp * p.dp_replicate * p.cp * p.tp);
   }
 

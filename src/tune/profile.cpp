@@ -6,6 +6,7 @@
 
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/deck/expert_parallel.hpp"
+#include "espalier/deck/offload.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/graph/local_range.hpp"
 #include "espalier/graph/provenance.hpp"
@@ -41,8 +42,7 @@ Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   changed.recompute.layers.clear();
   SetLayout(changed, small);
   changed.pipeline.split.clear();
-  changed.offload.optimizer = changed.offload.activations = 0;
-  changed.offload.parameters = changed.offload.gradients = 0;
+  SetOffloadShares(changed, 0);
   changed.offload.layers.clear();
   changed.model = WithLayersOf(deck.model, kind, kLayers);
   if (kind != KindOf(deck.model, deck.model.layers)) changed.model.mtp_layers = 0;

@@ -10,6 +10,7 @@
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/memory_demand.hpp"
+#include "espalier/deck/offload.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/tune/memory_choice.hpp"
@@ -60,12 +61,10 @@ std::vector<Change> Changes(const Deck& deck) {
                          d.recompute.layers.clear();
                        }});
   const bool devices_have_memory = deck.run.device == RunDevice::kCuda || deck.offload.device_bytes > 0;
-  for (const auto& [name, share] :
-       {std::pair("optimizer", &Deck::Offload::optimizer), std::pair("parameters", &Deck::Offload::parameters),
-        std::pair("gradients", &Deck::Offload::gradients)})
-    if (const double now = deck.offload.*share; now < 1 && now != kAutoShare && devices_have_memory)
+  for (const OffloadShare& share : kOffloadedStates)
+    if (const double now = share.Of(deck); now < 1 && now != kAutoShare && devices_have_memory)
       changes.push_back(
-          {fmt::format("offload.{} = \"all\"", name), [share = share](Deck& d) { d.offload.*share = 1; }});
+          {fmt::format("offload.{} = \"all\"", share.name), [share](Deck& d) { d.offload.*share.share = 1; }});
   return changes;
 }
 

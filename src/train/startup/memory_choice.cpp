@@ -11,6 +11,7 @@
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/memory_demand.hpp"
 #include "espalier/comm/pack.hpp"
+#include "espalier/deck/offload.hpp"
 #include "espalier/tune/memory_choice.hpp"
 #include "espalier/util/agreed_error.hpp"
 #include "espalier/util/host_name.hpp"
@@ -25,9 +26,9 @@ constexpr int64_t kLeftOnCpus = 16;
 struct Chosen {
   std::string mode;
   std::vector<std::string> layers;
-  double optimizer, activations, parameters, gradients;
+  std::vector<double> shares;  // by kOffloadShares
   std::string offloaded;
-  auto Fields() { return std::tie(mode, layers, optimizer, activations, parameters, gradients, offloaded); }
+  auto Fields() { return std::tie(mode, layers, shares, offloaded); }
 };
 
 /// The bytes that every rank can have for its arena.
@@ -75,17 +76,15 @@ Deck WithChosenMemory(Deck& deck, World& world, const Device& device) {
         ChooseMemory(deck, world.Size(), device.Kind(), MemoryBudget(deck, 0), CostsOfChoice(deck));
     if (deck.recompute.mode == RecomputeMode::kAuto && made.layers) ReportLayers(*made.layers);
     if (made.offload) ReportOffload(made);
-    const auto& [recompute, offload] = std::tie(made.deck.recompute, made.deck.offload);
-    return Pack(Chosen{std::string(DeckName(recompute.mode)), recompute.layers, offload.optimizer, offload.activations,
-                       offload.parameters, offload.gradients, offload.layers});
+    const Deck::Recompute& recompute = made.deck.recompute;
+    Chosen found{std::string(DeckName(recompute.mode)), recompute.layers, {}, made.deck.offload.layers};
+    for (const OffloadShare& share : kOffloadShares) found.shares.push_back(share.Of(made.deck));
+    return Pack(found);
   }));
   chosen.recompute.mode = ParseChoice<RecomputeMode>(choice.mode).value();
   chosen.recompute.layers = choice.layers;
   chosen.recompute.budget = 0;
-  chosen.offload.optimizer = choice.optimizer;
-  chosen.offload.activations = choice.activations;
-  chosen.offload.parameters = choice.parameters;
-  chosen.offload.gradients = choice.gradients;
+  for (size_t i = 0; i < choice.shares.size(); ++i) chosen.offload.*kOffloadShares[i].share = choice.shares[i];
   chosen.offload.layers = choice.offloaded;
   return chosen;
 }

@@ -306,13 +306,24 @@ class Emitter {
 ProgramMaker::ProgramMaker(const Compilation& compilation) : common_(std::make_unique<const Common>(compilation)) {}
 ProgramMaker::~ProgramMaker() = default;
 
-Program ProgramMaker::Make(const Coordinate& coordinate, const BySpace<int64_t>& reserved_bytes,
-                           MemoryTimeline* course) const {
+Program ProgramMaker::WithMemory(const Coordinate& coordinate, const BySpace<int64_t>& reserved_bytes,
+                                 MemoryTimeline* course) const {
   std::vector<int> job_ends;
   Program program = Emitter(*common_, coordinate[Axis::kPp]).Run(job_ends);
   PlanMemory(program, common_->facts, coordinate, job_ends, reserved_bytes, course);
+  return program;
+}
+
+Program ProgramMaker::Make(const Coordinate& coordinate, const BySpace<int64_t>& reserved_bytes,
+                           MemoryTimeline* course) const {
+  Program program = WithMemory(coordinate, reserved_bytes, course);
   PlanWaits(program);
   return program;
+}
+
+BySpace<int64_t> ProgramMaker::ArenaBytes(const Coordinate& coordinate) const {
+  const Program program = WithMemory(coordinate, {}, nullptr);
+  return {program.arena_bytes, program.host_bytes};
 }
 
 Program MakeProgram(const Compilation& compilation, const Coordinate& coordinate,

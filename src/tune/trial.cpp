@@ -60,6 +60,26 @@ size_t CountPrograms(std::vector<int> representative) {
   return static_cast<size_t>(std::ranges::unique(representative).begin() - representative.begin());
 }
 
+int64_t HostBytes(const Programs& programs) {
+  int64_t most = 0;
+  for (const auto& [rank, program] : programs) most = std::max(most, program->host_bytes);
+  return most;
+}
+
+void SimulateTrial(const Compilation& c, const std::vector<int>& representative, const Programs& programs,
+                   const Costs& costs, Trial& trial) {
+  const Simulation simulation = Simulate(
+      {c.mesh, representative, [&](int rank) { return programs.at(representative[static_cast<size_t>(rank)]); }},
+      costs);
+  const RankTimes& slowest = simulation.Slowest();
+  trial.step_us = simulation.step_us;
+  trial.breakdown = slowest.breakdown;
+  trial.parts = slowest.parts;
+  double all = 0;
+  for (double us : slowest.by_source_us) all += us;
+  if (all > 0) trial.measured_share = 1 - slowest.by_source_us[CostSource::kFormula] / all;
+}
+
 }  // namespace
 
 int64_t PeakBytes(const Deck& deck, int ranks) {
@@ -82,19 +102,21 @@ Trial Try(const Deck& asked, int ranks, const Costs& costs, int64_t memory_bytes
   const Programs programs = MakePrograms(c, representative, memory_bytes);
   trial.peak_bytes = PeakOfTraining(programs);
   if (trial.peak_bytes <= memory_bytes) trial.peak_bytes = PeakOfAll(c, programs);
-  for (const auto& [rank, program] : programs) trial.host_bytes = std::max(trial.host_bytes, program->host_bytes);
+  trial.host_bytes = HostBytes(programs);
   trial.fits = trial.peak_bytes <= memory_bytes && FitsHost(trial.host_bytes, ranks, costs.cluster());
-  if (trial.peak_bytes > memory_bytes) return trial;
-  const Simulation simulation = Simulate(
-      {c.mesh, representative, [&](int rank) { return programs.at(representative[static_cast<size_t>(rank)]); }},
-      costs.Of(JobOf(deck, ranks)));
-  const RankTimes& slowest = simulation.Slowest();
-  trial.step_us = simulation.step_us;
-  trial.breakdown = slowest.breakdown;
-  trial.parts = slowest.parts;
-  double all = 0;
-  for (double us : slowest.by_source_us) all += us;
-  if (all > 0) trial.measured_share = 1 - slowest.by_source_us[CostSource::kFormula] / all;
+  if (trial.peak_bytes <= memory_bytes) SimulateTrial(c, representative, programs, costs.Of(JobOf(deck, ranks)), trial);
+  return trial;
+}
+
+Trial TryTraining(const Deck& deck, int ranks, const Costs& costs) {
+  const Compilation c = CompileFor(deck, ranks, Purpose::kTrain);
+  const std::vector<int> representative = ClassRepresentatives(c);
+  const Programs programs = MakePrograms(c, representative, std::numeric_limits<int64_t>::max());
+  Trial trial;
+  trial.peak_bytes = PeakOfTraining(programs);
+  trial.host_bytes = HostBytes(programs);
+  trial.fits = FitsHost(trial.host_bytes, ranks, costs.cluster());
+  SimulateTrial(c, representative, programs, costs.Of(JobOf(deck, ranks)), trial);
   return trial;
 }
 

@@ -32,6 +32,9 @@ inline constexpr int kMaxProgramsPerStage = 64;
 Trial Try(const Deck& deck, int ranks, const Costs& costs, int64_t memory_bytes,
           int programs_per_stage = kMaxProgramsPerStage);
 
+/// The simulated step alone, and the peaks of the training program, of a deck that leaves nothing open.
+Trial TryTraining(const Deck& deck, int ranks, const Costs& costs);
+
 /// "idle 21 %", "exposed tp 12 %": the largest share of the step besides compute.
 std::string LimitOf(const Breakdown& breakdown, double step_us);
 

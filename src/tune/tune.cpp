@@ -6,6 +6,7 @@
 #include <limits>
 #include <tuple>
 
+#include "espalier/deck/offload.hpp"
 #include "espalier/tune/memory_choice.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/parallel.hpp"
@@ -294,15 +295,15 @@ class Search {
       Deck open = c.deck;
       if (!fixed_.Has("recompute.mode") && open.recompute.ops.empty() && open.recompute.layers.empty())
         open.recompute.mode = RecomputeMode::kAuto;
-      open.offload.optimizer = open.offload.activations = open.offload.parameters = open.offload.gradients = kAutoShare;
-      open = ChooseMemory(open, context_.ranks, context_.costs.cluster().device,
-                          MemoryBudget(open, context_.memory_bytes), context_.costs, options_.threads)
-                 .deck;
-      const Trial trial = Try(open, context_.ranks, context_.costs, context_.memory_bytes);
-      if (!trial.fits || trial.step_us == 0 || trial.step_us >= c.step_us) continue;
-      result_.ranking[i] = {std::move(open), c.layout + ", auto",  c.least_bytes,
-                            c.formula_us,    trial.peak_bytes,     trial.step_us,
-                            trial.breakdown, trial.measured_share, LimitOf(trial.breakdown, trial.step_us)};
+      SetOffloadShares(open, kAutoShare);
+      const MemoryChoice choice =
+          ChooseMemory(open, context_.ranks, context_.costs.cluster().device, MemoryBudget(open, context_.memory_bytes),
+                       context_.costs, options_.threads);
+      const OffloadTrial& taken = choice.offload->Taken();
+      if (!taken.fits || taken.step_us >= c.step_us) continue;
+      result_.ranking[i] = {choice.deck,     c.layout + ", auto",  c.least_bytes,
+                            c.formula_us,    taken.peak_bytes,     taken.step_us,
+                            taken.breakdown, taken.measured_share, LimitOf(taken.breakdown, taken.step_us)};
     }
     std::ranges::stable_sort(result_.ranking, {}, &Candidate::step_us);
   }
@@ -343,9 +344,8 @@ TuneResult Tune(const Deck& deck, int ranks, const Costs& costs, const TuneOptio
 }
 
 TuneResult TuneWithOffload(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options) {
-  const Deck::Offload& own = deck.offload;
   const bool open =
-      own.optimizer == 0 && own.activations == 0 && own.layers.empty() && own.parameters == 0 && own.gradients == 0 &&
+      AllSharesAre(deck, 0) && deck.offload.layers.empty() &&
       std::ranges::none_of(options.fixed, [](const std::string& key) { return key.starts_with("offload."); });
   if (!open) return Tune(deck, ranks, costs, options);
   TuneOptions refined = options;
@@ -353,7 +353,7 @@ TuneResult TuneWithOffload(const Deck& deck, int ranks, const Costs& costs, cons
   Deck moved = deck;
   moved.offload.optimizer = 1;
   Deck all = moved;
-  all.offload.activations = all.offload.parameters = all.offload.gradients = 1;
+  SetOffloadShares(all, 1);
   for (const auto& [choice, text] : {std::pair<const Deck*, const char*>{&deck, ""},
                                      {&moved, "offload.optimizer = \"all\""},
                                      {&all, "all keys of [offload] = \"all\""}}) {

@@ -78,8 +78,12 @@ class ProgramMaker {
   /// MakeProgram. Writes the memory of the program to `course` unless it is null.
   Program Make(const Coordinate& coordinate, const BySpace<int64_t>& reserved_bytes = {},
                MemoryTimeline* course = nullptr) const;
+  /// The bytes of the arenas of that program, which take less time than the program.
+  BySpace<int64_t> ArenaBytes(const Coordinate& coordinate) const;
 
  private:
+  Program WithMemory(const Coordinate& coordinate, const BySpace<int64_t>& reserved_bytes,
+                     MemoryTimeline* course) const;
   struct Common;
   std::unique_ptr<const Common> common_;
 };

@@ -19,11 +19,14 @@ namespace espalier {
 struct OffloadTrial {
   Deck deck;  ///< states it by hand
   bool fits = false;
+  bool exact = true;  ///< false: peaks and times are those of a step of few microbatches, but for step_us, which is
+                      ///< extended by the time of the others
   int64_t peak_bytes = 0;  ///< of the largest rank, over all programs of a run
   int64_t host_bytes = 0;  ///< of the rank that has most on the host
   double step_us = 0;
   Breakdown breakdown;  ///< of the slowest rank
   ByStepPart<PartTimes> parts{};
+  double measured_share = 0;  ///< of its costs, the part that was measured on the cluster
 };
 
 struct OffloadChoice {
@@ -49,9 +52,10 @@ int64_t MemoryBudget(const Deck& deck, int64_t device_bytes);
 /// UserError as LoadCluster.
 Costs CostsOfChoice(const Deck& deck);
 
-/// Chooses for a deck that leaves memory open (LeavesMemoryOpen). `costs` decide about offload. If only recompute.mode
-/// is "auto", rough times or those of run.costs do: the same for every cluster. Throws as Compile, and UserError
-/// (kDeck) if `costs` has no times of copies to the host but a key of [offload] is "auto".
+/// Chooses for a deck that leaves memory open (LeavesMemoryOpen), by steps that are simulated with `costs`. If only
+/// recompute.mode is "auto", layers are chosen by rough times or those of run.costs, the same for every cluster, and
+/// `costs` decide between that choice and the fixed modes. Throws as Compile, and UserError (kDeck) if `costs` has no
+/// times of copies to the host that a step makes.
 MemoryChoice ChooseMemory(const Deck& deck, int ranks, DeviceKind device, int64_t budget, const Costs& costs,
                           int threads = 0);
 

@@ -49,6 +49,11 @@ struct RecomputeChoice {
 RecomputeChoice ChooseRecompute(const Deck& deck, int ranks, DeviceKind device, int64_t budget, int threads = 0,
                                 std::shared_ptr<const OpTimes> times = nullptr);
 
+/// For recompute.mode = "auto": the choice of ChooseRecompute, and if it fits, each fixed mode that does. Which is
+/// fastest is left to a simulation.
+std::vector<RecomputeChoice> RecomputeCandidates(const Deck& deck, int ranks, DeviceKind device, int64_t budget,
+                                                 int threads = 0);
+
 /// "full: 0-3; norm+offload: 4-9; none: 10-15": the layers of a stage.
 std::string ToString(const StageRecomputeChoice& stage);
 

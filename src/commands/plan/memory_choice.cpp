@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "espalier/deck/offload.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/memory.hpp"
@@ -34,6 +35,10 @@ std::string ActivationsText(const Deck& deck) {
   return o.layers.empty() ? fmt::format("{:.2f}", o.activations) : "layers " + o.layers;
 }
 
+const char* Remark(const OffloadTrial& trial) {
+  return !trial.fits ? "; does not fit" : !trial.exact ? "; estimated" : "";
+}
+
 /// By part of the step: time of copies and messages that kernels hide, and that they wait for.
 void PrintCopies(const OffloadTrial& taken) {
   const double exposed = taken.breakdown.exposed_us[CommAxis::kHost],
@@ -57,11 +62,11 @@ void PrintOffload(const MemoryChoice& choice) {
   for (size_t i = 0; i < offload.trials.size(); ++i) {
     const OffloadTrial& trial = offload.trials[i];
     const Deck::Offload& o = trial.deck.offload;
-    fmt::print("{}\n", Wrap(fmt::format("{} {:>9.2f} {:>10.2f} {:>9.2f} {:>10} {:>9}  {}{}",
-                                        i == offload.choice ? "*" : " ", o.optimizer, o.parameters, o.gradients,
-                                        Gigabytes(trial.peak_bytes), DurationText(trial.step_us),
-                                        ActivationsText(trial.deck), trial.fits ? "" : "; does not fit"),
-                            kMemoryWidth, kMemoryIndent));
+    fmt::print("{}\n",
+               Wrap(fmt::format("{} {:>9.2f} {:>10.2f} {:>9.2f} {:>10} {:>9}  {}{}", i == offload.choice ? "*" : " ",
+                                o.optimizer, o.parameters, o.gradients, Gigabytes(trial.peak_bytes),
+                                DurationText(trial.step_us), ActivationsText(trial.deck), Remark(trial)),
+                    kMemoryWidth, kMemoryIndent));
   }
   PrintCopies(offload.Taken());
 }
@@ -86,19 +91,19 @@ nlohmann::ordered_json OffloadJson(const MemoryChoice& choice) {
                                  {"times", choice.offload->times},
                                  {"choice", choice.offload->choice}};
   for (const OffloadTrial& trial : choice.offload->trials) {
-    const Deck::Offload& o = trial.deck.offload;
-    json["trials"].push_back({{"optimizer", o.optimizer},
-                              {"activations", o.activations},
-                              {"layers", o.layers},
-                              {"parameters", o.parameters},
-                              {"gradients", o.gradients},
-                              {"recompute_mode", DeckName(trial.deck.recompute.mode)},
-                              {"recompute_layers", trial.deck.recompute.layers},
-                              {"fits", trial.fits},
-                              {"peak_bytes", trial.peak_bytes},
-                              {"step_ms", trial.step_us / 1e3},
-                              {"copies_exposed_ms", trial.breakdown.exposed_us[CommAxis::kHost] / 1e3},
-                              {"copies_hidden_ms", trial.breakdown.hidden_us[CommAxis::kHost] / 1e3}});
+    nlohmann::ordered_json one;
+    for (const OffloadShare& share : kOffloadShares) one[std::string(share.name)] = share.Of(trial.deck);
+    one.update({{"layers", trial.deck.offload.layers},
+                {"recompute_mode", DeckName(trial.deck.recompute.mode)},
+                {"recompute_layers", trial.deck.recompute.layers},
+                {"fits", trial.fits},
+                {"exact", trial.exact},
+                {"peak_bytes", trial.peak_bytes},
+                {"step_ms", trial.step_us / 1e3}});
+    if (trial.exact)
+      one.update({{"copies_exposed_ms", trial.breakdown.exposed_us[CommAxis::kHost] / 1e3},
+                  {"copies_hidden_ms", trial.breakdown.hidden_us[CommAxis::kHost] / 1e3}});
+    json["trials"].push_back(std::move(one));
   }
   return json;
 }

@@ -1,6 +1,7 @@
 // Memory of the emulated runtime, and its GPUs. Device memory is host memory, distinguished by address: it holds NaNs
 // at first; a copy in the wrong direction is an error; a copy from pageable memory arrives only once its stream was
-// awaited; and the program may take ESPALIER_EMULATED_BYTES of it. There are ESPALIER_EMULATED_GPUS; as in CUDA, a
+// awaited; and the program may take ESPALIER_EMULATED_BYTES of it. An allocation of pinned memory may have
+// ESPALIER_EMULATED_PINNED bytes. There are ESPALIER_EMULATED_GPUS; as in CUDA, a
 // thread uses device 0 until cudaSetDevice, and is refused if the process has chosen another one.
 #include <cuda_profiler_api.h>
 #include <unistd.h>
@@ -120,6 +121,7 @@ cudaError_t cudaFree(void* memory) {
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   if (Capturing()) return Failed(cudaErrorStreamCaptureUnsupported);
   if (!OnItsGpu()) return Failed(cudaErrorInvalidDevice);
+  if (bytes > Setting("ESPALIER_EMULATED_PINNED", size_t{1} << 62)) return Failed(cudaErrorMemoryAllocation);
   *memory = std::malloc(bytes);
   Add(*memory, bytes, Place::kPinned);
   return cudaSuccess;

@@ -56,6 +56,7 @@ LARGE_CHUNKS = ["offload.optimizer=all"]
 WEIGHTS, SOME_WEIGHTS = ["offload.parameters=all"], ["offload.parameters=0.5"]
 SUMS, SOME_SUMS = ["offload.gradients=all"], ["offload.gradients=0.5"]
 AWAY, SOME_AWAY = ["offload.activations=all"], ["offload.activations=0.5"]
+ALL_AWAY, SOME_OF_ALL = [*OFFLOAD, *WEIGHTS, *SUMS, *AWAY], [*PART, *SOME_WEIGHTS, *SOME_SUMS, *SOME_AWAY]
 
 
 def pp(degree):
@@ -229,6 +230,13 @@ GROUPS = [
     (2, 2, [COMPUTE, *EXPERTS, "parallel.ep=2", EACH], [[], SUMS, [FULL, *SOME_SUMS], [pp(2), *SUMS]]),
     (2, 1, [MUON, MOMENTS, STEP, CHUNKS], [[], SUMS, [*SUMS, *PART], [pp(2), *SUMS, *OFFLOAD]]),
     (1, 1, [CP, "parallel.context=ring", ZERO1, GPT2, *MASKS], [[], SUMS, [pp(2), *SUMS, *WEIGHTS]]),
+    # All four.
+    (1, 2, [*MLA, COMPUTE, CP, "parallel.context=all_gather", EACH, *UNEVEN[:2]],
+     [[], ALL_AWAY, [ATTENTION_AGAIN, ZERO2, *SOME_OF_ALL], [pp(2), ZERO3, schedule("zb-interleaved"), *ALL_AWAY]]),
+    (2, 1, [*EXPERTS, "parallel.ep=2", COMPUTE, REPLICAS, STEP],
+     [[], ALL_AWAY, [pp(3), *SOME_OF_ALL], [pp(2), schedule("zb-interleaved"), SELECTIVE, *ALL_AWAY]]),
+    (3, 1, ["batch.global=12", COMPUTE, CP, "parallel.context=all_to_all", STEP, *UNEVEN[:2]],
+     [[], ALL_AWAY, [FULL, ZERO1, *SOME_OF_ALL]]),
 ]
 
 # dp_replicate, dp_shard, tp, further keys: compared with the same run with another `reduce`.

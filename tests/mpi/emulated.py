@@ -267,6 +267,17 @@ def check_offload(checks, home):
                     f"offload, {way}: bitwise the run without")
         checks.that(run.end["rank_peak_bytes"] == plan["rank_peak_bytes"] and
                     run.end["rank_host_bytes"] == plan["rank_host_bytes"], f"offload, {way}: both peaks as planned")
+    keys = [*BASE, "precision.compute=bf16", CUDA, *away]
+    environment(ESPALIER_EMULATED_PINNED=str(planned(home(""), 1, keys)["host_bytes"] - 1))
+    done = launch(1, ["run", DECK, "-d", home("offload-pinned"), *keys])
+    environment(ESPALIER_EMULATED_PINNED=None, ESPALIER_EMULATED_BYTES=str(1 << 50))
+    checks.that(done.returncode == 4 and "the system gives no pinned memory of " in done.stdout and
+                "ulimit -l" in done.stdout, f"offload, no pinned memory: exit {done.returncode}, {done.stdout[-300:]}")
+    done = launch(1, ["run", DECK, "-d", home("offload-host"), *BASE, "precision.compute=bf16", CUDA,
+                      "offload.optimizer=all", "model.vocab=2000000000"])
+    environment(ESPALIER_EMULATED_BYTES=None)
+    checks.that(done.returncode == 4 and "for the states that it keeps on the host (offload)" in done.stdout,
+                f"offload, more than the host has: exit {done.returncode}, {done.stdout[-300:]}")
 
 
 DOCUMENTS = ["data.isolate_documents=true", "data.end_token=32"]

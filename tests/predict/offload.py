@@ -4,10 +4,11 @@ where only "all" fits, so does "auto". The choice by hand makes the same plan. W
 
     offload.py          two decks
     offload.py measure  all of them, with every difference
+    offload.py figures  the models of doc/offload.md: its figures, and what was asked of them
 """
-import itertools, json, os, sys, tempfile
+import itertools, json, os, re, sys, tempfile
 
-from support.runs import launch
+from support.runs import Checks, ROOT, launch
 from support.side_by_side import compare_all
 
 AT_ONCE = 2
@@ -35,6 +36,24 @@ DECKS = [
      [*LLAMA_8B, "recompute.mode=full", "batch.micro=2", "batch.global=16"], ["states", "activations"]),
 ]
 TEST = ["1b, micro 4", "8b, one microbatch"]
+
+
+# The models of doc/offload.md by their row there: deck, ranks, cluster, keys.
+EVERYTHING = ["recompute.mode=auto", *(f"offload.{key}=auto" for key in [*STATES, "activations"])]
+RTX4090 = "inputs/clusters/rtx4090-pcie4.toml"
+FIGURES = {
+    "Llama 8B, 1 H100": ("inputs/llama/8b.toml", 1, H100, [*LLAMA_8B, "batch.micro=1", "batch.global=32"]),
+    "Llama 70B, 8 H100": ("inputs/llama/70b.toml", 8, H100,
+                          ["parallel.dp_shard=8", "parallel.tp=1", "parallel.pp=1", "loss.chunks=0", "batch.micro=1",
+                           "batch.global=64"]),
+}
+QWEN_14B = ("inputs/qwen/qwen2.5-0.5b.toml", 1, RTX4090,
+            ["parallel.dp_shard=1", "model.layers=48", "model.dim=5120", "model.heads=40", "model.kv_heads=8",
+             "model.ffn_dim=13824", "model.vocab=152064", "model.tie_embeddings=false", "model.seq_len=2048",
+             "batch.global=256", "batch.micro=16", "loss.chunks=0"])
+MOST_ABOVE_COMPUTE = 0.15
+LLMQ_TOKENS_PER_S = 1300  # published for 14B in bf16 on this card
+LLMQ_WITHIN = 0.15
 
 
 def plan(deck, ranks, cluster, keys):
@@ -94,7 +113,40 @@ def compare(entry, full):
     return lines, checks
 
 
+def digits(text, value):
+    """`value` with as many decimals as the number in `text` has."""
+    return f"{value:.{len(text.partition('.')[2])}f}"
+
+
+def check_figures(checks):
+    """The plans of the documentation still have its figures."""
+    with open(os.path.join(ROOT, "doc", "offload.md")) as file:
+        text = file.read()
+    for name, (deck, ranks, cluster, keys) in FIGURES.items():
+        cells = re.search(rf"^\| {re.escape(name)} .*$", text, re.M)[0].strip("| ").split(" | ")[2:]
+        made = plan(deck, ranks, cluster, [*keys, *EVERYTHING])
+        compute = made["step_ms"] - made["exposed_comm_ms"] - made["idle_ms"]
+        found = [made["peak_bytes"] / 1e9, max(made["rank_host_bytes"]) / 1e9, made["step_ms"] / 1e3, compute / 1e3]
+        printed = [digits(cell, value) for cell, value in zip(cells, found)]
+        checks.that(cells == printed, f"{name}: {cells} in the documentation, {printed} planned")
+        checks.that(made["offload"]["fits"], f"{name}: it fits")
+        above = made["step_ms"] / compute - 1
+        checks.that(above <= MOST_ABOVE_COMPUTE, f"{name}: {100 * above:.1f} % above compute")
+    deck, ranks, cluster, keys = QWEN_14B
+    made = plan(deck, ranks, cluster, [*keys, *EVERYTHING])
+    rate = made["tokens_per_step"] / made["step_ms"] * 1e3
+    checks.that(made["offload"]["fits"] and abs(rate / LLMQ_TOKENS_PER_S - 1) <= LLMQ_WITHIN,
+                f"14B on an RTX 4090: {rate:.0f} tokens/s, {LLMQ_TOKENS_PER_S} published")
+    checks.that(f"{rate / 1e3:.2f}k\ntokens/s in bf16 with `batch.micro=16`" in text,
+                "14B on an RTX 4090: the documentation has this rate")
+
+
 def main():
+    if sys.argv[1:2] == ["figures"]:
+        checks = Checks()
+        check_figures(checks)
+        checks.finish()
+        return
     measures, texts = sys.argv[1:2] == ["measure"], sys.argv[2:]
     chosen = [entry for entry in DECKS if entry[0] in TEST]
     if measures:

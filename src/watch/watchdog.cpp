@@ -136,7 +136,6 @@ bool Watchdog::AlreadyReported() const {
 /// seconds.
 void Watchdog::EndAfter(const Heartbeat& dead) {
   const int rank = mine_.record().rank;
-  Record(fmt::format("rank {} is gone", dead.rank));
   const auto reports = [&](const Heartbeat& n) {
     return n.rank < rank && StateOfProcess(n.process) != ProcessState::kStopped && !Died(n);
   };
@@ -149,7 +148,8 @@ void Watchdog::EndAfter(const Heartbeat& dead) {
     std::fflush(stderr);
   }
   mine_.Remove();
-  alarm(2);
+  alarm(2);  // storage may be what does not answer
+  Record(fmt::format("rank {} is gone", dead.rank));
   if (!silent && OtherHosts()) end_();
   _exit(static_cast<int>(ExitStatus::kFault));
 }
@@ -228,12 +228,16 @@ void Watchdog::CheckForHang() {
 void Watchdog::EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& diagnosis) {
   const int rank = mine_.record().rank;
   const double quiet_s = std::chrono::duration<double>(quiet_).count();
-  const std::string record = Record(fmt::format("nothing has finished here for {:.3g} s", quiet_s));
+  const std::string reason = fmt::format("nothing has finished here for {:.3g} s", quiet_s);
   const auto reporter = std::find_if(statuses.begin(), statuses.end(),
                                      [](const RankStatus& s) { return s.present && !s.moving && !Stuck(s); });
-  if (reporter - statuses.begin() != rank && !Sleep(kHeadStart)) return;
+  if (reporter - statuses.begin() != rank) {
+    Record(reason);
+    if (!Sleep(kHeadStart)) return;
+  }
   if (!Read(mine_.record()).SamePlace(statuses[static_cast<size_t>(rank)].heartbeat)) return;
   alarm(5);  // if the launcher hangs too, SIGALRM ends this process, and the launcher ends the others
+  const std::string record = Record(reason);
   if (!AlreadyReported()) {
     mine_.record().activity.store(Activity::kEndingJob, std::memory_order_relaxed);
     mine_.Publish();

@@ -162,7 +162,8 @@ def all_stopped(checks, home):
 
 def aborted(checks, home, ranks):
     """A rank that fails leaves a record before it ends the job."""
-    with start(home, ranks, ["run.steps=1000000", f"parallel.dp_shard={ranks}"], "step:nomem:3", ranks - 1) as job:
+    keys = ["run.steps=1000000", "run.watchdog_s=3600", f"parallel.dp_shard={ranks}"]
+    with start(home, ranks, keys, "step:nomem:3", ranks - 1) as job:
         status, text = job.end(), job.text()
     left = records(home).get(ranks - 1, "")
     found = f"rank {ranks - 1} of {ranks}, process " in left and "\nstep 2, between steps\n" in left

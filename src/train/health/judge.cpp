@@ -106,7 +106,7 @@ class Judge {
     const double median = MedianOf(all);
     for (const auto& [leader, node] : nodes_)
       if (static_cast<double>(count(node)) < median)
-        found_.push_back(fmt::format("{}: {} {}, the median is {:g}", node.host(), count(node), what, median));
+        found_.push_back(fmt::format("{}: {}: {}, the median is {:g}", node.host(), what, count(node), median));
   }
 
   void JudgeGpus() {

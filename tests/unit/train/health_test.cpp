@@ -87,11 +87,11 @@ TEST_F(JobOfFourNodes, NamesTheNodeOfASlowRank) {
 
 TEST_F(JobOfFourNodes, NamesANodeWithFewerParts) {
   health_.ranks[2].cores = health_.ranks[3].cores = {0};
-  EXPECT_THAT(Found(), ElementsAre("host2: 1 cores for its ranks, the median is 4"));
+  EXPECT_THAT(Found(), ElementsAre("host2: cores for its ranks: 1, the median is 4"));
   health_.ranks[2].cores = {0, 1, 2, 3};
   AddGpus();
   health_.ranks[6].gpus.clear();
-  EXPECT_THAT(Found(), ElementsAre("host4: 0 GPUs, the median is 1"));
+  EXPECT_THAT(Found(), ElementsAre("host4: GPUs: 0, the median is 1"));
 }
 
 TEST_F(JobOfFourNodes, NamesANodeThatSendsSlowlyOnce) {

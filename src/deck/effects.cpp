@@ -107,8 +107,12 @@ std::string OnCpus(const Deck& d) {
   return When(d.run.device == RunDevice::kCpu, "it is for GPUs, and the run is on CPUs");
 }
 std::string NoDeterministicGpu(const Deck& d) {
-  if (!d.run.deterministic) return "run.deterministic = false stores no scores";
+  if (!d.run.deterministic) return "run.deterministic = false lets attention add in any order";
   return OnCpus(d);
+}
+std::string NoDeterministicAttention(const Deck& d) {
+  if (!d.run.deterministic_attention) return "run.deterministic_attention = false stores no scores";
+  return NoDeterministicGpu(d);
 }
 std::string NotOverNccl(const Deck& d) {
   if (d.run.transport == Transport::kMpi) return "run.transport = \"mpi\" uses no thread blocks";
@@ -251,7 +255,8 @@ const std::vector<Effect>& Effects() {
   static const std::vector<Effect> effects = {
       {"run.deterministic", OnCpus},
       {"run.product_plans", OnCpus},
-      {"run.attention_backward", NoDeterministicGpu},
+      {"run.attention_backward", NoDeterministicAttention},
+      {"run.deterministic_attention", NoDeterministicGpu},
       {"run.outside_bytes", OnCpus},
       {"run.threads", Sleeps},
       {"run.transport", SleepsOverNccl},

@@ -182,8 +182,7 @@ std::string AllToAllHasHeads(const Deck& deck) {
   if (good.empty()) good = {1};
   return fmt::format(
       "for parallel.context = \"all_to_all\", cp * tp = {} * {} = {} must divide model.heads = {} and model.kv_heads = "
-      "{} "
-      "(allowed: {}; or parallel.context = \"ring\" or \"all_gather\")",
+      "{} (allowed: {}; or parallel.context = \"ring\" or \"all_gather\")",
       p.cp, p.tp, unit, m.heads, m.kv_heads, ListNumbers(good));
 }
 
@@ -216,6 +215,13 @@ std::string RampStartSuitsTheSchedule(const Deck& deck) {
   return deck.batch.ramp_start == 0 ? "" : ScheduleFault(deck, deck.batch.ramp_start);
 }
 
+std::string ComparedBitsRepeat(const Deck& deck) {
+  const auto& run = deck.run;
+  if (deck.guard.recompute_steps == 0 || (run.deterministic && run.deterministic_attention)) return "";
+  if (run.device == RunDevice::kCpu || run.device == RunDevice::kSleep) return "";
+  return "must be 0 with run.deterministic or run.deterministic_attention = false: bits differ from run to run";
+}
+
 std::string FileHasAName(const Deck& deck) {
   if (deck.pipeline.schedule != ScheduleKind::kFile || !deck.pipeline.file.empty()) return "";
   return "is needed with pipeline.schedule = \"file\": a CSV file, such as espalier plan --schedule prints";
@@ -245,8 +251,7 @@ std::string EveryChunkHasALayer(const Deck& deck) {
   if (chunks <= deck.model.layers) return "";
   return fmt::format(
       "needs a layer for each of pp * pipeline.chunks = {} * {} = {} chunks, but model.layers = {} (allowed: {} layers "
-      "or "
-      "more, or pp * pipeline.chunks up to {})",
+      "or more, or pp * pipeline.chunks up to {})",
       deck.parallel.pp, deck.pipeline.chunks, chunks, deck.model.layers, chunks, deck.model.layers);
 }
 
@@ -455,6 +460,7 @@ const std::vector<Relation>& DeckRelations() {
       {{"model.vocab", "data.format", "data.tokenizer"}, TextNeedsBytes},
       {{"pipeline.chunks", "pipeline.schedule"}, ChunksSuitTheSchedule},
       {{"pipeline.file", "pipeline.schedule"}, FileHasAName},
+      {{"guard.recompute_steps", "run.deterministic", "run.deterministic_attention", "run.device"}, ComparedBitsRepeat},
       {{"parallel.pp", "pipeline.chunks", "model.layers", "pipeline.split"}, EveryChunkHasALayer},
       {{"pipeline.split", "parallel.pp", "pipeline.chunks", "model.layers"}, SplitFits},
       {{"parallel.dp_shard"}, ShardIsCount},

@@ -125,12 +125,15 @@ std::vector<DeckKey> Rows() {
      "false lets CUDA kernels give up bitwise reproducibility for speed; CPU kernels are always deterministic."},
     {"run", "product_plans", FIELD(run.product_plans), "", Path(),
      "File written by espalier calibrate, relative to the working directory: the fastest algorithm of each matmul on "
-     "GPUs; empty: the library's "
-     "first choice."},
+     "GPUs; empty: the library's first choice; auto: the first start measures them, for each kind of GPU and version "
+     "of the library."},
     {"run", "attention_backward", CHOICE(run.attention_backward), "parts", OneOf<AttentionBackward>(),
      "How cuDNN's deterministic attention backward stores scores on GPUs: parts (at most 256 MiB at a time), "
      "large_parts (1 GiB), two_streams (two parts of 256 MiB at the same time) or ordered (none; needs cuDNN 9.25). "
      "espalier calibrate --attention says which is fastest."},
+    {"run", "deterministic_attention", FIELD(run.deterministic_attention), true, Any(),
+     "false lets attention's backward on GPUs add in any order, which is faster, while everything else repeats its "
+     "bits (run.deterministic)."},
     {"run", "outside_bytes", FIELD(run.outside_bytes), 2000000000, Between(0, kMaxOutsideBytes),
      "Bytes of GPU memory that a rank keeps free of its arena: for the context, the kernels of libraries and NCCL's "
      "buffers. The end of metrics.jsonl has what they took."},

@@ -26,7 +26,8 @@ TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, const
       precision_(deck.precision),
       z_loss_(deck.loss.z_loss),
       mtp_weight_(deck.loss.mtp_weight),
-      backward_(deck.run.deterministic ? DeckName(deck.run.attention_backward) : kUnorderedBackward) {}
+      backward_(deck.run.deterministic && deck.run.deterministic_attention ? DeckName(deck.run.attention_backward)
+                                                                           : kUnorderedBackward) {}
 
 Model TransformerWriter::Build() {
   b_.Layer(0);

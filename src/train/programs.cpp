@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "espalier/comm/agreement.hpp"
+#include "espalier/executor/demands.hpp"
 #include "espalier/mesh/zigzag.hpp"
 #include "espalier/model/dropout_inputs.hpp"
 #include "espalier/model/further_tokens.hpp"
@@ -17,6 +18,7 @@
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "train/startup/fit.hpp"
+#include "train/startup/measured_products.hpp"
 
 namespace espalier {
 namespace {
@@ -109,6 +111,9 @@ Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device
   BySpace<int64_t> bytes{};
   for (const Runnable* runnable : All()) bytes = Larger(bytes, ArenasOf(runnable->program));
   CheckFit(deck, world, device_, bytes);
+  // Before the arena takes the memory.
+  if (device_.Kind() == DeviceKind::kCuda && compilation().deck.run.product_plans == kMeasuredAtStart)
+    UseMeasuredProducts(LoadCudaModule(), Products(), world);
   free_bytes_ = std::numeric_limits<int64_t>::max();
   for (const MemoryLimit& limit : device_.ArenaLimits()) free_bytes_ = std::min(free_bytes_, limit.available);
   OnAllRanks(world, [&] {
@@ -158,6 +163,13 @@ Runnable Programs::CompileOther(const Deck& deck, Purpose purpose) const {
 
 void Programs::CopyWeights() const {
   if (copies_) copies_->executor->RunStep();
+}
+
+std::vector<GemmDemand> Programs::Products() {
+  std::vector<GemmDemand> demands;
+  for (const Runnable* runnable : All())
+    for (const GemmDemand& demand : GemmsOf(runnable->program, coordinate_)) demands.push_back(demand);
+  return Distinct(std::move(demands));
 }
 
 void Programs::MakeExecutors(World& world, MpiWorld* mpi) {

@@ -10,6 +10,7 @@
 #include "espalier/data/batch_loader.hpp"
 #include "espalier/deck/batch_ramp.hpp"
 #include "espalier/executor/device.hpp"
+#include "espalier/kernels/gemm_plans.hpp"
 #include "espalier/program/compile.hpp"
 
 namespace espalier {
@@ -92,6 +93,8 @@ class Programs {
   void Compile(const Deck& deck, World& world);
   void CompileTraining(const Deck& deck, World& world);
   Runnable CompileOther(const Deck& deck, Purpose purpose) const;
+  /// The GEMMs of all programs of this rank.
+  std::vector<GemmDemand> Products();
   void MakeExecutors(World& world, MpiWorld* mpi);
 
   const BatchRamp ramp_;

@@ -2,13 +2,16 @@
 
 import json
 import pathlib
+import re
 import tempfile
 import unittest
 
-from support.runs import DECK, difference, launch, train
+from support.runs import DECK, ENVIRONMENT, Metrics, difference, launch, train
 
 ON_GPU = ["run.device=cuda", "run.transport=mpi"]
 SHORT = ["run.steps=5"]
+TINY = ["run.steps=2", "model.layers=1", "model.dim=16", "model.heads=2", "model.kv_heads=2", "model.ffn_dim=32",
+        "model.seq_len=8", "batch.global=2"]
 
 
 def shape(product):
@@ -57,6 +60,73 @@ class Calibrate(unittest.TestCase):
         several = {product["algorithm"] for product in plans["products"]}
         self.assertGreater(len(several), 1)
 
+    def start(self, name, ranks=1, *overrides):
+        """A start that measures; (matmuls known, measured), the output and the run."""
+        cache = {"XDG_CACHE_HOME": str(self.folder / "cache")}
+        ENVIRONMENT.update(cache, ESPALIER_EMULATED_GPUS="2")
+        self.addCleanup(lambda: [ENVIRONMENT.pop(name, None) for name in (*cache, "ESPALIER_EMULATED_GPUS")])
+        keys = [*ON_GPU, *TINY, "run.product_plans=auto", *overrides]
+        done = launch(ranks, ["run", DECK, "-v", "-d", str(self.folder / name), *keys])
+        self.assertEqual(done.returncode, 0, done.stdout)
+        said = re.findall(r"matmul algorithms: (\d+) known, (\d+) measured in [\d.]+ s, (\S*)", done.stdout)
+        self.assertEqual(len(said), 1, done.stdout)
+        return (int(said[0][0]), int(said[0][1])), done.stdout, Metrics(str(self.folder / name))
+
+    def test_starts_measure_what_no_start_has_measured(self):
+        (known, measured), _, first = self.start("first")
+        self.assertEqual(known, 0)
+        self.assertGreater(measured, 4)
+        files = list((self.folder / "cache" / "espalier").iterdir())
+        self.assertEqual(len(files), 1)
+        self.assertRegex(files[0].name, r"^products-an-emulated-GPU-cuBLASLt-[\d.]+\.json$")
+        before = files[0].read_text()
+        counts, _, again = self.start("again")
+        self.assertEqual(counts, (measured, 0))
+        self.assertEqual(files[0].read_text(), before)
+        self.assertEqual(first.curve("loss"), again.curve("loss"))
+        without = train(str(self.folder / "without"), 1, [*ON_GPU, *TINY])
+        self.assertLess(difference(again.curve("loss"), without.curve("loss")), 1e-5)
+        # Other shapes are added; those that were known stay as they were.
+        (known, more), _, _ = self.start("two", 2, "parallel.tp=2")
+        self.assertGreater(more, 0)
+        products = json.loads(files[0].read_text())["products"]
+        self.assertEqual(len(products), measured + more)
+        for product in json.loads(before)["products"]:
+            self.assertIn(product, products)
+
+    def test_another_library_has_another_file(self):
+        self.start("first")
+        ENVIRONMENT["ESPALIER_EMULATED_VERSIONS"] = "cuBLASLt=13.4"
+        self.addCleanup(lambda: ENVIRONMENT.pop("ESPALIER_EMULATED_VERSIONS"))
+        (known, _), _, _ = self.start("newer")
+        self.assertEqual(known, 0)
+        names = sorted(path.name for path in (self.folder / "cache" / "espalier").iterdir())
+        self.assertEqual(len(names), 2, names)
+        self.assertIn("cuBLASLt-13.4", names[-1])
+
+    def test_a_file_that_cannot_be_used_is_a_warning(self):
+        (_, measured), _, _ = self.start("first")
+        file = next((self.folder / "cache" / "espalier").iterdir())
+        file.write_text("{}")
+        counts, printed, _ = self.start("broken")
+        self.assertEqual(counts, (0, measured))
+        self.assertIn("not a file of GEMM plans", printed)
+        # Plans that want more workspace than this run has planned are measured anew.
+        plans = json.loads(file.read_text())
+        for product in plans["products"]:
+            product["workspace_bytes"] = 1 << 50
+        file.write_text(json.dumps(plans))
+        self.assertEqual(self.start("large")[0], (0, measured))
+        products = json.loads(file.read_text())["products"]
+        self.assertLess(max(product["workspace_bytes"] for product in products), 1 << 40)
+        # A folder that cannot be made.
+        file.unlink()
+        file.parent.rmdir()
+        file.parent.write_text("no folder")
+        counts, printed, _ = self.start("nowhere")
+        self.assertEqual(counts, (0, measured))
+        self.assertIn("no start remembers what this one measured", printed)
+
     def test_algorithms_that_cannot_run_here_are_refused(self):
         plans, _ = self.calibrate(*SHORT)
         products = plans["products"]
@@ -75,7 +145,8 @@ class Calibrate(unittest.TestCase):
         self.assertRegex(lines[0],
                          r"^\d+ x \d+ queries of \d+ heads, \d+ keys of \d+ heads, head_dim 8, \d+ times a step$")
         ways = [line.split()[0] for line in lines[1:-1]]
-        self.assertEqual(ways, ["parts", "large_parts", "two_streams", "ordered", "run.deterministic=false"])
+        self.assertEqual(ways, ["parts", "large_parts", "two_streams", "ordered",
+                                "run.deterministic_attention=false"])
         self.assertRegex(lines[-1], r"^run.attention_backward=[a-z_]+: [\d.]+ ms a step, [\d.]+ of \"parts\"$")
 
     def test_attention_that_cudnn_does_not_take_has_no_fastest_way(self):

@@ -181,10 +181,11 @@ int64_t WantedBytes(const FusedCall& call, AttentionDirection direction, Attenti
 std::optional<AttentionPart> Choose(const char* what, const FusedCall& call, AttentionDirection direction,
                                     AttentionPart planned, int64_t usable) {
   const AttentionShape& s = call.shape;
-  const std::string window = s.window > 0 ? fmt::format(", window {}", s.window) : "";
+  std::string more = s.window > 0 ? fmt::format(", window {}", s.window) : "";
+  if (direction == AttentionDirection::kBackward && !call.backward.deterministic) more += ", added in any order";
   const std::string text =
       fmt::format("{} of [{},{},{} x {}] queries, {} keys, {} kv heads, {}{}", what, s.batch, s.queries, s.heads,
-                  s.head_dim, s.keys, s.kv_heads, s.causal ? "causal" : "not causal", window);
+                  s.head_dim, s.keys, s.kv_heads, s.causal ? "causal" : "not causal", more);
   const int64_t wanted = WantedBytes(call, direction, planned);
   CHECK(wanted <= usable, "{} may use {} bytes, {} are left", text, wanted, usable);
   CHECK(!s.causal || s.queries == s.keys, "{}: the diagonal of what is no square", text);

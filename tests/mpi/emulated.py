@@ -247,6 +247,22 @@ def check_attention(checks, home):
     environment(ESPALIER_EMULATED_GPUS=None)
 
 
+def check_any_order(checks, home):
+    """Attention's backward alone may add in any order; cuDNN is asked for it."""
+    keys = [*LONG, CUDA]
+    run = train(home("in-order"), 1, keys)
+    for name, more, free in (("in order", [], False), ("attention", ["run.deterministic_attention=false"], True),
+                             ("everything", ["run.deterministic=false"], True)):
+        environment(ESPALIER_EMULATED_CUDNN="say")
+        other, text = train_and_listen(home(f"any-order-{name}"), 1, [*keys, *more])
+        environment(ESPALIER_EMULATED_CUDNN=None)
+        said = re.findall(r"emulated cuDNN: (attention\S*) of .* causal(.*)", text)
+        wanted = {("attention", ""), ("attention_grad", ", added in any order" if free else "")}
+        checks.that(set(said) == wanted and close(other, run) <= BF16_RTOL, f"any order, {name}: {said}")
+        checks.that(other.end["rank_peak_bytes"] == planned_peaks(home(""), 1, [*keys, *more]),
+                    f"any order, {name}: planned peak is what was used")
+
+
 def check_offload(checks, home):
     """All that can be on the host: the bits of a run without, however streams run and messages travel."""
     away = [f"offload.{what}=all" for what in ("optimizer", "activations", "parameters", "gradients")]
@@ -486,7 +502,8 @@ def main():
         # In this order each third takes about as long: the longest three are neighbours.
         all_checks = [check_one_rank, check_capture, check_hungry, check_checkpoints, check_layouts, check_attention,
                       check_masks, check_moments, check_fp8, check_watch, check_rounded, check_experts, check_guard,
-                      check_choice, check_gpt_oss, check_products, check_capabilities, check_errors, check_offload]
+                      check_choice, check_gpt_oss, check_products, check_capabilities, check_errors, check_offload,
+                      check_any_order]
         named = [check for check in all_checks if check.__name__ in sys.argv[1:]]
         for check in named if sys.argv[1:] else share(all_checks, always=[check_one_rank]):
             check(checks, home)

@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "commands/calibrate/demands.hpp"
+#include "espalier/executor/demands.hpp"
 #include "espalier/kernels/shapes.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"

@@ -204,7 +204,7 @@ constexpr std::string_view DeckName(T value) {
   return "";
 }
 
-/// The attribute `backward` of attention without run.deterministic, in place of the name of an AttentionBackward.
+/// The attribute `backward` of attention that may add in any order, in place of the name of an AttentionBackward.
 inline constexpr std::string_view kUnorderedBackward = "unordered";
 
 /// The choice with this name, if there is one.

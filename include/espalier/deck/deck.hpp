@@ -32,6 +32,7 @@ struct Deck {
     bool deterministic;
     std::string product_plans;  ///< empty: none
     AttentionBackward attention_backward;
+    bool deterministic_attention;
     int64_t outside_bytes;  ///< GPU memory that is kept free of the arena
     std::string time_limit;
     double stop_margin_s;    ///< < 0: the smaller of 90 s and 15 % of the limit

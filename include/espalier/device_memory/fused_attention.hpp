@@ -26,7 +26,7 @@ struct BackwardMethod {
 };
 
 /// By its name, which the attribute `backward` of ops has: a value of run.attention_backward, or `unordered` without
-/// run.deterministic.
+/// run.deterministic or run.deterministic_attention.
 BackwardMethod BackwardMethodOf(std::string_view name);
 
 /// An attention call as a list of blocks, one cuDNN call each; no blocks if documents hide keys, of which cuDNN has no

@@ -35,7 +35,7 @@ enum class GpuTransport : uint8_t {
 struct GpuOptions {
   GpuTransport transport = GpuTransport::kMpi;
   bool deterministic = true;  ///< same deck, same ranks, same bits
-  std::string product_plans;  ///< file of `calibrate`; empty: none
+  std::string product_plans;  ///< file of `calibrate`; empty: none, or UseGemmPlans
   ByLane<int> ctas{};         ///< NcclOptions
 };
 
@@ -62,10 +62,13 @@ class CudaModule {
   virtual std::vector<Gpu> Gpus() const = 0;
   /// Opens one of them for this process; once. Throws UserError (kFault).
   virtual std::unique_ptr<Device> Open(const Gpu& gpu, const GpuOptions& options) = 0;
-  /// Times GEMMs on the first visible GPU, in alternating rounds, and keeps the quickest algorithm of each; calls
-  /// `measured` for each.
+  /// Times GEMMs on the GPU that was opened, or the first visible one, in alternating rounds, and keeps the quickest
+  /// algorithm of each; calls `measured` for each. Without demands it tells GPU and library alone.
   virtual GemmPlans MeasureGemms(std::span<const GemmDemand> demands,
                                  const std::function<void(const GemmPlan&)>& measured) = 0;
+  /// The matmuls of executors that are made from now on go by `plans`, which were measured on such a GPU with such a
+  /// library.
+  virtual void UseGemmPlans(const GemmPlans& plans) = 0;
   /// Times one call on the first visible GPU, on operands of its own. Throws UserError (kDeck) if the library is too
   /// old for the call's attribute `backward`.
   virtual AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes) = 0;

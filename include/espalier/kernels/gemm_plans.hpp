@@ -1,5 +1,5 @@
 // The file of measured GEMMs: which algorithm of the library is quickest for each, on one kind of GPU. `espalier
-// calibrate` writes it, run.product_plans names it; a run itself times nothing.
+// calibrate` writes it, and run.product_plans names it; or starts write it, and time what it lacks.
 #pragma once
 
 #include <span>
@@ -10,6 +10,9 @@
 #include "espalier/kernels/gemm.hpp"
 
 namespace espalier {
+
+/// The value of run.product_plans with which starts measure.
+inline constexpr std::string_view kMeasuredAtStart = "auto";
 
 struct GemmPlan {
   Gemm gemm;

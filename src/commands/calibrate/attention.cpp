@@ -19,12 +19,12 @@ namespace {
 constexpr int kRounds = 5;
 constexpr double kWorthChanging = 0.99;
 
-/// A way to compute backward: a value of run.attention_backward, or the way without run.deterministic.
+/// A way to compute backward: a value of run.attention_backward, or the way without run.deterministic_attention.
 struct Way {
   std::string_view method;
 
   bool IsDeterministic() const { return method != kUnorderedBackward; }
-  std::string Name() const { return IsDeterministic() ? std::string(method) : "run.deterministic=false"; }
+  std::string Name() const { return IsDeterministic() ? std::string(method) : "run.deterministic_attention=false"; }
 };
 
 std::vector<Way> Ways() {
@@ -65,7 +65,7 @@ class Timer {
     for (auto& [way, of_way] : times) {
       medians[way] = MedianOf(of_way);
       demand_.attributes.texts["backward"] = ways[way].method;
-      fmt::print("  {:<24} {:>10.1f} us {:>8} MiB of workspace\n", ways[way].Name(), medians[way],
+      fmt::print("  {:<34} {:>10.1f} us {:>8} MiB of workspace\n", ways[way].Name(), medians[way],
                  PlannedWorkspace("attention_grad", CallOf(demand_)) >> 20);
     }
     return medians;
@@ -86,7 +86,7 @@ class Timer {
     } catch (const UserError& error) {
       why = error.what();
     }
-    fmt::print("  {:<24} left out: {}\n", way.Name(), why);
+    fmt::print("  {:<34} left out: {}\n", way.Name(), why);
     return false;
   }
 

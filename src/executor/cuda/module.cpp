@@ -61,6 +61,7 @@ class Module final : public CudaModule {
                          const std::function<void(const GemmPlan&)>& measured) override {
     return cuda::MeasureGemms(demands, measured);
   }
+  void UseGemmPlans(const GemmPlans& plans) override { espalier::UseGemmPlans(plans); }
   AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes) override {
     return cuda::TimeAttentionGrad(demand, workspace_bytes);
   }

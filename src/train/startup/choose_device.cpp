@@ -98,6 +98,11 @@ Cluster AgreeOnCluster(const std::string& path, World& world) {
   return cluster;
 }
 
+/// The file that run.product_plans names; empty: none.
+std::string FileOfPlans(const Deck& deck) {
+  return deck.run.product_plans == kMeasuredAtStart ? "" : deck.run.product_plans;
+}
+
 std::string NearCores(const Gpu& gpu) {
   std::string bus_id = gpu.bus_id;
   std::ranges::transform(bus_id, bus_id.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -234,8 +239,8 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, in
     if (choice.device == RunDevice::kCuda)
       device = LoadCudaModule().Open(GpuOf(mine),
                                      {choice.transport == Transport::kNccl ? GpuTransport::kNccl : GpuTransport::kMpi,
-                                      deck.run.deterministic, deck.run.product_plans, CtasOf(deck.overlap)});
-    else if (const std::string& plans = deck.run.product_plans; !plans.empty() && !std::filesystem::exists(plans))
+                                      deck.run.deterministic, FileOfPlans(deck), CtasOf(deck.overlap)});
+    else if (const std::string plans = FileOfPlans(deck); !plans.empty() && !std::filesystem::exists(plans))
       throw UserError(ExitStatus::kDeck, fmt::format("run.product_plans = \"{}\": no such file", plans));
     else
       device = MakeCpuDevice(threads);

@@ -139,8 +139,8 @@ TEST(EffectiveDeck, ParsesBackToItself) {
 
 TEST(EffectiveDeck, NamesEveryKeyAndItsOrigin) {
   const std::string text = EffectiveDeck(ParseDeck(kSmall, "small", {"run.steps=21"}));
-  EXPECT_THAT(text, HasSubstr("[run]\nseed               = 1234     # default\n"
-                              "steps              = 21       # command line\n"));
+  EXPECT_THAT(text, HasSubstr("[run]\nseed                    = 1234  # default\n"
+                              "steps                   = 21  # command line\n"));
   EXPECT_THAT(text, HasSubstr("layers                = 5     # small:6\n"));
   EXPECT_EQ(std::ranges::count(text, '#'), static_cast<long>(DeckSchema().size()));
 }

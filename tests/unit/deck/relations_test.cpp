@@ -43,6 +43,16 @@ TEST(Sizes, H3WhatWouldWrapIsRefusedAsOneRelation) {
                                 "model.ffn_dim = 88, model.seq_len = 24, model.layers = 5)"));
 }
 
+TEST(Guard, ComparesOnlyBitsThatRepeat) {
+  for (const char* key : {"run.deterministic", "run.deterministic_attention"}) {
+    const std::string off = std::string(key) + "=false";
+    EXPECT_THAT(Errors({"guard.recompute_steps=5", off, "run.device=cuda"}),
+                ElementsAre(HasSubstr("guard.recompute_steps = 5: must be 0 with run.deterministic or ")));
+    EXPECT_THAT(Errors({"guard.recompute_steps=5", off, "run.device=cpu"}), IsEmpty());
+    EXPECT_THAT(Errors({off, "run.device=cuda"}), IsEmpty());
+  }
+}
+
 TEST(Sizes, A7LayersPassesAndRanksHaveLimitsThatAreNamed) {
   EXPECT_THAT(Errors({"model.layers=999999999"}),
               ElementsAre("command line: model.layers=999999999: out of range (allowed: 1 to 4096)"));
@@ -418,6 +428,12 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
               ElementsAre(HasSubstr("model.sliding_window = 3 has no effect: all model.layers = ")));
   EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cpu"}), SizeIs(2));
   EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cuda"}), IsEmpty());
+  EXPECT_THAT(Idle({"run.deterministic_attention=false", "run.device=cuda"}), IsEmpty());
+  EXPECT_THAT(Idle({"run.deterministic_attention=false", "run.device=cpu"}), SizeIs(1));
+  EXPECT_THAT(Idle({"run.deterministic_attention=false", "run.deterministic=false", "run.device=cuda"}),
+              ElementsAre(HasSubstr("run.deterministic = false lets attention add in any order")));
+  EXPECT_THAT(Idle({"run.deterministic_attention=false", "run.attention_backward=large_parts", "run.device=cuda"}),
+              ElementsAre(HasSubstr("run.deterministic_attention = false stores no scores")));
   EXPECT_THAT(Idle({"model.rope_theta=7", "model.family=gpt2", "model.kv_heads=6"}), SizeIs(1));
   // An effective deck sets every key: keys at their defaults are not reported.
   EXPECT_THAT(SettingsWithoutEffect(ParseDeck(EffectiveDeck(Small()), "again")), IsEmpty());

@@ -221,6 +221,22 @@ TEST(Rope, ScaledFrequenciesAreThoseOfTransformers) {
 }
 
 // Published sizes; tied heads count once.
+TEST(Attention, AddsInTheOrderThatTheDeckAsksFor) {
+  const auto backward = [](std::vector<std::string> overrides) {
+    const Deck deck = SmallDeck(overrides);
+    const Model model = BuildModel(deck, SplitLayers(deck, 1), 1, Purpose::kTrain);
+    std::set<std::string> ways;
+    for (const Op& op : model.graph.ops)
+      if (op.kind == OpKind::kAttention) ways.emplace(op.attributes.TextOr("backward", "parts"));
+    return ways;
+  };
+  EXPECT_EQ(backward({}), std::set<std::string>{"parts"});
+  EXPECT_EQ(backward({"run.attention_backward=ordered"}), std::set<std::string>{"ordered"});
+  EXPECT_EQ(backward({"run.attention_backward=ordered", "run.deterministic_attention=false"}),
+            std::set<std::string>{"unordered"});
+  EXPECT_EQ(backward({"run.deterministic=false"}), std::set<std::string>{"unordered"});
+}
+
 TEST(Decks, HaveThePublishedNumberOfParameters) {
   const std::vector<std::pair<const char*, int64_t>> counts = {{"llama/1b", 1'235'814'400},
                                                                {"llama/8b", 8'030'261'248},

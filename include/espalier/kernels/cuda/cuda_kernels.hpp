@@ -23,6 +23,8 @@ struct CudaKernelOptions {
 /// Sets run.deterministic and run.product_plans, before the first Prepare. Throws UserError (kData) if the file cannot
 /// be read, or was made on another GPU or with another library.
 void ConfigureCudaKernels(bool deterministic, const std::string& product_plans);
+/// Goes by `plans` from the next Prepare on.
+void UseGemmPlans(const GemmPlans& plans);
 const CudaKernelOptions& GetCudaKernelOptions();
 
 /// Prepares the kernel of `op` for this call, and launches nothing. If cuDNN refuses, or needs more than the planned

@@ -97,7 +97,6 @@ GemmPlan Measure(const GemmDemand& demand) {
 }  // namespace
 
 GemmPlans MeasureGemms(std::span<const GemmDemand> demands, const std::function<void(const GemmPlan&)>& measured) {
-  ConfigureCudaKernels(true, "");
   const GemmPlatform platform = GetGemmPlatform();
   GemmPlans plans{platform.gpu, platform.library, {}};
   for (const GemmDemand& demand : demands) {

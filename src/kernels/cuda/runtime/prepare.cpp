@@ -23,6 +23,8 @@ void ConfigureCudaKernels(bool deterministic, const std::string& product_plans) 
   CheckMadeFor(Options().gemm_plans, platform.gpu, platform.library, product_plans);
 }
 
+void UseGemmPlans(const GemmPlans& plans) { Options().gemm_plans = plans; }
+
 const CudaKernelOptions& GetCudaKernelOptions() { return Options(); }
 
 void PrepareCudaKernel(std::string_view op, const KernelCall& call) {

@@ -78,6 +78,7 @@ class MemoryPlanner {
     int64_t bytes = 0;    // of the largest
     int64_t offset = -1;  // -1: before the first
     int last = -1;        // instruction
+    int64_t below = 0;    // of role P: bytes of what all but the first bring, which come below the workspace
   };
   struct SharedWorkspaces {
     SharedWorkspace of_p, of_s;  // by role
@@ -246,7 +247,8 @@ class MemoryPlanner {
       const Instruction& instruction = program_.instructions[i];
       const int strip = facts_.ops[instruction.op].strip;
       int first = n;
-      if (HasCollectives(instruction.lane) && (instruction.microbatch >= 0 || RoleOf(instruction) == Role::kP))
+      const bool of_p = RoleOf(instruction) == Role::kP && SharesWorkspace(instruction);
+      if (of_p || (HasCollectives(instruction.lane) && instruction.microbatch >= 0))
         for (const Operand& output : instruction.outputs)
           first = std::min(first, next.Of(KeyOf(output.value, instruction.microbatch), strip));
       overlap_ends_[i] = first < n ? first - 1 : i;
@@ -265,10 +267,11 @@ class MemoryPlanner {
   }
   /// Collectives of role S overlap with backward, and may take longer. So those of a lane, which run one after the
   /// other, share one workspace from the first to the last: no kernel gets it and waits for them. Those of role P
-  /// overlap with the first forward. They share one until the first reader of what the last of them brings.
+  /// overlap with the first forward. Without a pipeline, whose stages wait anyway, they share one, above what they
+  /// bring, until the first reader of what the last of them brings or the end of the first job.
   bool SharesWorkspace(const Instruction& instruction) const {
-    const Role role = RoleOf(instruction);
-    return HasCollectives(instruction.lane) && (role == Role::kS || role == Role::kP);
+    const bool of_p = RoleOf(instruction) == Role::kP && program_.mesh.Degree(Axis::kPp) == 1;
+    return HasCollectives(instruction.lane) && (RoleOf(instruction) == Role::kS || of_p);
   }
   Role RoleOf(const Instruction& instruction) const { return graph_.op(instruction.op).role; }
   SharedWorkspace& SharedBy(const Instruction& instruction) {
@@ -281,7 +284,14 @@ class MemoryPlanner {
       if (!SharesWorkspace(instruction)) continue;
       SharedWorkspace& shared = SharedBy(instruction);
       shared.bytes = std::max(shared.bytes, WorkspaceOf(instruction.op));
-      shared.last = std::max(shared.last, RoleOf(instruction) == Role::kP ? overlap_ends_[i] : static_cast<int>(i));
+      if (RoleOf(instruction) == Role::kS) {
+        shared.last = static_cast<int>(i);
+        continue;
+      }
+      if (shared.last >= 0)
+        for (const Operand& output : instruction.outputs)
+          if (!FactsOf(output.value).persistent) shared.below += Aligned(BytesOf(output.value));
+      shared.last = std::max(static_cast<int>(i), std::min(job_ends_.at(1) - 1, overlap_ends_[i]));
     }
   }
   static bool HasCollectives(Lane lane) {
@@ -327,7 +337,11 @@ class MemoryPlanner {
       return;
     }
     SharedWorkspace& shared = SharedBy(instruction);
-    if (shared.offset < 0) shared.offset = TakeWorkspace(instruction.lane, shared.bytes, shared.last, heap).offset;
+    if (shared.offset < 0) {
+      const int64_t below = heap.Take(shared.below);
+      shared.offset = TakeWorkspace(instruction.lane, shared.bytes, shared.last, heap).offset;
+      heap.Give(below, shared.below);
+    }
     instruction.workspace = {-1, shared.offset, bytes};
   }
   /// Live until the end of instruction `last`.

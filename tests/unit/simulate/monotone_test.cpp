@@ -153,7 +153,7 @@ TEST(Anomaly, ASlowRankMayMakeAStepSlightlyFaster) {
        "parallel.context=ring", "parallel.zero=2", "overlap.gradients=false", "overlap.interleave=false",
        "parallel.pp=4", "pipeline.schedule=1f1b", "pipeline.chunks=1", "batch.global=9", "model.layers=5"},
       16);
-  const double gain = GainOfASlowRank(world, RandomCosts(world, 23, 40), 12);
+  const double gain = GainOfASlowRank(world, RandomCosts(world, 51, 40), 8);
   EXPECT_GT(gain, 0.001);
   EXPECT_LT(gain, 0.01);
 }

@@ -1,4 +1,4 @@
-// What comes next after an instruction, found in a walk over a program from its last instruction to its first.
+// The next uses after an instruction, found in a walk over a program from its last instruction to its first.
 #pragma once
 
 #include <algorithm>

@@ -43,7 +43,7 @@ struct PeerBytes {
   int64_t sent = 0, received = 0;
 };
 
-/// Those of a collective (not of an all_reduce) or ring_shift; nothing to or from this member itself.
+/// Bytes of a collective (all_reduce excepted) or a ring_shift; nothing to or from this member itself.
 std::vector<PeerBytes> BytesByPeer(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
   const AxisSet axes = op.Axes();
   const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, coordinate);

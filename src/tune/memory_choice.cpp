@@ -264,7 +264,7 @@ class MemoryChooser {
     for (Made& made : MakeAll(alike)) Add(std::move(made));
   }
 
-  /// What was chosen, to know equal choices.
+  /// The choice as text, to recognise equal ones.
   static std::string TextOf(const Deck& deck) {
     std::string text = fmt::format("{} {}; {}", DeckName(deck.recompute.mode), fmt::join(deck.recompute.layers, "; "),
                                    deck.offload.layers);

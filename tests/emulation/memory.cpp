@@ -58,7 +58,7 @@ size_t Remove(void* memory) {
   return bytes;
 }
 
-/// What a profiler would do, in the file of the profiler of NVTX ranges (nvtx_log.cpp).
+/// Writes what a profiler would do to the file of the profiler of NVTX ranges (nvtx_log.cpp).
 void AppendToNvtxLog(const char* word) {
   if (const char* log = std::getenv("NVTX_LOG")) std::ofstream(log, std::ios::app) << gettid() << " " << word << "\n";
 }

@@ -46,7 +46,7 @@ void AwaitAllStreams();
 cudaError_t Failed(cudaError_t error);
 /// From now on every call fails with `error`, as after a kernel that did what it must not do.
 void Break(cudaError_t error);
-/// That error, or cudaSuccess.
+/// The error of Break, or cudaSuccess.
 cudaError_t Broken();
 
 }  // namespace espalier::emulation

@@ -78,7 +78,7 @@ def check_array(checks, cluster, home, straight):
         await_that(lambda: makes_steps(home, 1), "the first element makes steps")
         cluster.ask("scancel", "--batch", "--signal=USR1", f"{job}_1")
         await_that(lambda: os.path.exists(os.path.join(home, "done")), "the array ends", LONGEST)
-        # Those that are left have nothing to do.
+        # The elements that are left have nothing to do.
         await_that(lambda: open(output).read().count("ended with 0") >= 3, "the next elements end at once")
     finally:
         cluster.ask("scancel", job)

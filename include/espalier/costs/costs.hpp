@@ -29,7 +29,7 @@ enum class Port : uint8_t { kNone, kNode, kNetwork };
 
 struct Deck;
 
-/// What times depend on besides the programs of a job.
+/// Facts of a job on which times depend, besides its programs.
 struct JobFacts {
   int ranks = 1;
   bool ordered_sums = false;  ///< run.deterministic: no switch adds

@@ -34,7 +34,7 @@ template <typename T>
 using ByCommAxis = EnumArray<CommAxis, T, kCommAxisCount>;
 inline constexpr ByCommAxis<CommAxis> kAllCommAxes = {CommAxis::kTp, CommAxis::kCp, CommAxis::kEp,
                                                       CommAxis::kDp, CommAxis::kPp, CommAxis::kHost};
-/// Those between ranks.
+/// The axes between ranks.
 inline constexpr std::array kCommAxes = {CommAxis::kTp, CommAxis::kCp, CommAxis::kEp, CommAxis::kDp, CommAxis::kPp};
 std::string_view Name(CommAxis axis);  ///< "tp", "cp", "ep", "dp", "pp" or "host"
 

@@ -52,7 +52,7 @@ class Properties {
 };
 constexpr Properties operator|(Property a, Property b) { return Properties(a) | b; }
 
-/// Those that the graph of a model has, before the first pass.
+/// The properties of a model's graph, before the first pass.
 inline constexpr Properties kPropertiesOfModels = Property::kUnplaced | Property::kCastCopies | Property::kReshards |
                                                   Property::kSingleMessages | Property::kUnfused | Property::kWhole |
                                                   Property::kUncut;

@@ -20,7 +20,7 @@ namespace {
 
 double ShareOf(const LinkModel& link, double bytes) { return link.share.empty() ? 1 : At(link.share, bytes); }
 
-/// Of one rank, while all that share its adapter send, between so many nodes.
+/// The rate of one rank while all that share its adapter send, in a group of so many nodes.
 double RateAmong(const LinkModel& link, double rate, int nodes) {
   return rate / link.ranks_per_adapter * (link.nodes_share.empty() ? 1 : At(link.nodes_share, nodes));
 }

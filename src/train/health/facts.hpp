@@ -1,4 +1,4 @@
-// What one rank finds out about its node.
+// Facts that one rank finds out about its node.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,7 @@ struct NodeGpus {
   std::string problem;  ///< why the library does not answer although it is there; empty: it does, or there is none
 };
 
-/// What a GPU does not report (ECC of gaming GPUs) stays 0.
+/// Figures that a GPU does not report (ECC of gaming GPUs) stay 0.
 NodeGpus ReadGpus();
 
 }  // namespace espalier

@@ -49,7 +49,7 @@ double PairRate(const LinkModel& link) {
   return link.pair_bytes_per_us > 0 ? link.pair_bytes_per_us : link.bytes_per_us;
 }
 
-/// What figures are compared with.
+/// The value with which figures are compared.
 struct Reference {
   double value = 0;  ///< 0: with nothing
   std::string text;  ///< "the median is"

@@ -9,7 +9,7 @@
 
 namespace espalier {
 
-/// What `from` sends to `to`.
+/// The link on which `from` sends to `to`.
 struct LinkRate {
   int from = 0, to = 0;
   double bytes_per_us = 0;

@@ -157,7 +157,7 @@ TEST_F(ConfigOfExperts, GlmHasDeepSeeksRouter) {
 /// The factor of scores that follows from DeepSeek-V2-Lite's mscale of 0.707.
 const double kLiteFactor = std::pow(0.1 * 0.707 * std::log(40.0) + 1, 2);
 
-/// That of DeepSeek-V2-Lite.
+/// The configuration of DeepSeek-V2-Lite.
 json V2Lite() {
   return {{"model_type", "deepseek_v2"},
           {"attention_bias", false},
@@ -429,7 +429,7 @@ TEST_F(ConfigOfExperts, ArchitecturesThatDoNotExistAreNamed) {
   EXPECT_THAT(why("model.norm_placement=post model.qk_norm=full"), HasSubstr("model.norm_placement = \"post\""));
 }
 
-/// That of gpt-oss-20b; "initial_context_length" and "experts_per_token" say again what other keys say.
+/// The configuration of gpt-oss-20b; "initial_context_length" and "experts_per_token" say again what other keys say.
 json GptOss() {
   return {{"model_type", "gpt_oss"},
           {"attention_bias", true},

@@ -83,10 +83,12 @@ class Printer {
         double(cluster_.BytesForPrograms() - result_.memory_bytes) / kGiga);
     fmt::print("layouts     {} considered: {} invalid, {} too large by their lower bound, {} scored by formula\n",
                result_.considered, result_.invalid, result_.too_large, result_.scored);
-    fmt::print("simulated   {} of {} compiled{}\n", result_.ranking.size(), result_.compiled,
-               result_.compiled_too_large > 0
-                   ? fmt::format("; {} did not fit once compiled", result_.compiled_too_large)
-                   : "");
+    fmt::print(
+        "simulated   {} of {} compiled{}{}\n", result_.ranking.size(), result_.compiled,
+        result_.compiled_too_large > 0 ? fmt::format("; {} did not fit once compiled", result_.compiled_too_large) : "",
+        result_.expected_too_large > 0
+            ? fmt::format("; {} others of these kinds would not fit either", result_.expected_too_large)
+            : "");
     if (!result_.offload.empty())
       fmt::print("offload     {}, since nothing fits without; of the fastest, what \"auto\" takes if that is faster\n",
                  result_.offload);
@@ -221,6 +223,7 @@ nlohmann::ordered_json TuneJson(const TuneResult& result, const Deck& deck, int 
   json["scored"] = result.scored;
   json["compiled"] = result.compiled;
   json["compiled_too_large"] = result.compiled_too_large;
+  json["expected_too_large"] = result.expected_too_large;
   json["margin"] = result.margin;
   json["near_ties"] = result.near_ties;
   json["choice"] = result.choice;

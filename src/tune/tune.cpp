@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <span>
 #include <tuple>
 
 #include "espalier/deck/offload.hpp"
@@ -21,6 +23,9 @@ namespace {
 constexpr size_t kTimedAtOnce = 1024;       // layouts whose schedules are replayed side by side
 constexpr size_t kRefined = 100;            // refinements of the fastest: other splits, other depths of prefetch
 constexpr size_t kConventionalRefined = 3;  // conventional layouts with the schedule of the fastest interleaved ones
+constexpr int kRounds = 4;                  // of choices, as long as few fit
+constexpr size_t kEnoughFit = 5;            // fitting layouts that end the rounds
+constexpr size_t kTriedAtOnce = 16;         // layouts that are compiled before the next are judged by their peaks
 constexpr size_t kRefinedOffloads = 3;      // candidates whose shares on the host are chosen anew
 constexpr int kSimulatedForFewest = 6;      // candidates for a smaller number of ranks
 constexpr double kShareStep = 0.05;         // measured shares that differ by less count as equal
@@ -234,19 +239,82 @@ class Search {
     return deck;
   }
 
+  /// Compiles and simulates the deck's own layout and the best others; while few fit, the best of the rest.
   void TryBest() {
     std::vector<int64_t> instructions;
     for (size_t i = 0; i < scored_.size(); ++i)
       instructions.push_back(scorers_[scorer_of_[i]].InstructionsOf(scored_[i].layout));
-    chosen_ = Choose(scored_, instructions, {static_cast<size_t>(options_.simulated), options_.instructions});
-    trials_.resize(chosen_.size());
+    tried_.resize(scored_.size());
+    TryAll(Own());
+    const size_t enough = std::min(kEnoughFit, static_cast<size_t>(options_.simulated + 1) / 2);
+    for (int round = 0; round == 0 || (round < kRounds && CountFitting() < enough); ++round) {
+      std::vector<size_t> open;
+      std::vector<Scored> scored;
+      std::vector<int64_t> lengths;
+      for (size_t i = 0; i < scored_.size(); ++i) {
+        if (tried_[i] || !MayFit(scored_[i])) continue;
+        open.push_back(i);
+        scored.push_back(scored_[i]);
+        lengths.push_back(instructions[i]);
+      }
+      std::vector<size_t> next =
+          Choose(scored, lengths, {static_cast<size_t>(options_.simulated), options_.instructions});
+      if (next.empty()) break;
+      for (size_t& i : next) i = open[i];
+      for (std::span<const size_t> rest = next; !rest.empty();) {
+        const size_t count = std::min(rest.size(), kTriedAtOnce);
+        std::vector<size_t> hopeful;
+        for (size_t i : rest.first(count))
+          if (MayFit(scored_[i])) hopeful.push_back(i);
+        TryAll(hopeful);
+        rest = rest.subspan(count);
+      }
+    }
+    result_.compiled = std::ssize(chosen_);
+    for (size_t i = 0; i < scored_.size(); ++i)
+      if (!tried_[i] && !MayFit(scored_[i])) ++result_.expected_too_large;
+  }
+  /// The layout of the deck, if it is among the scored.
+  std::vector<size_t> Own() const {
+    const Layout own = LayoutOf(deck_);
+    for (size_t i = 0; i < scored_.size(); ++i)
+      if (scored_[i].layout == own && scored_[i].split == deck_.pipeline.split) return {i};
+    return {};
+  }
+  void TryAll(const std::vector<size_t>& layouts) {
+    std::vector<Trial> trials(layouts.size());
     ParallelFor(
-        chosen_.size(),
+        layouts.size(),
         [&](size_t i) {
-          trials_[i] = Try(DeckOf(scored_[chosen_[i]]), context_.ranks, context_.costs, context_.memory_bytes);
+          trials[i] = Try(DeckOf(scored_[layouts[i]]), context_.ranks, context_.costs, context_.memory_bytes);
         },
         options_.threads);
-    result_.compiled = std::ssize(chosen_);
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      const Scored& scored = scored_[layouts[i]];
+      if (trials[i].peak_bytes > 0) {
+        const double excess = static_cast<double>(trials[i].peak_bytes) / static_cast<double>(scored.least_bytes);
+        double& least = least_excess_.try_emplace(KindOf(scored.layout), excess).first->second;
+        least = std::min(least, excess);
+      }
+      tried_[layouts[i]] = true;
+      chosen_.push_back(layouts[i]);
+      trials_.push_back(std::move(trials[i]));
+    }
+  }
+  size_t CountFitting() const {
+    return static_cast<size_t>(std::ranges::count_if(trials_, [](const Trial& t) { return t.fits; }));
+  }
+
+  /// Layouts of a kind exceed their lower bounds on memory alike.
+  using Kind = std::tuple<ScheduleKind, bool, RecomputeMode, bool, bool>;
+  static Kind KindOf(const Layout& l) {
+    return {l.schedule, l.interleave, l.recompute, l.GathersAgain(), l.ReducesEach()};
+  }
+  /// False if its peak is too large even if it exceeds the lower bound as little as any compiled layout of its kind.
+  bool MayFit(const Scored& scored) const {
+    const auto least = least_excess_.find(KindOf(scored.layout));
+    return least == least_excess_.end() ||
+           least->second * static_cast<double>(scored.least_bytes) <= static_cast<double>(context_.memory_bytes);
   }
 
   /// The end of a sentence about a compiled layout that does not fit.
@@ -332,8 +400,10 @@ class Search {
   std::vector<size_t> scorer_of_;
   std::optional<Layout> smallest_;
   int64_t smallest_bytes_ = 0;
-  std::vector<size_t> chosen_;
+  std::vector<bool> tried_;     // by index of the scored
+  std::vector<size_t> chosen_;  // indices of the compiled, in their order
   std::vector<Trial> trials_;
+  std::map<Kind, double> least_excess_;  // of the peaks of compiled layouts over their lower bounds
   TuneResult result_;
 };
 

@@ -1,6 +1,6 @@
-// The last instructions of a rank, to read after a hang or crash: run.dir/flight/rank-00003.txt. It costs steps nothing: a
-// heartbeat counts the finished instructions of each lane, and the program says which these are. The watchdog's thread
-// keeps some of its readings, which show when they finished.
+// The last instructions of a rank, to read after a hang or crash: run.dir/flight/rank-00003.txt. It costs steps
+// nothing: a heartbeat counts the finished instructions of each lane, and the program says which these are. The
+// watchdog's thread keeps some of its readings, which show when they finished.
 #pragma once
 
 #include <array>

@@ -56,6 +56,25 @@ TEST(Tune, RanksWhatItSimulated) {
   EXPECT_FALSE(result.rejections.empty());
 }
 
+TEST(Tune, TriesTheDecksOwnLayout) {
+  const Deck deck = ShortDeck({"parallel.tp=2", "parallel.dp_shard=8"});
+  const TuneResult result = Tune(deck, 16, CostsOf("h100-8x400g"), Few(1));
+  EXPECT_EQ(result.compiled, 2);
+  EXPECT_THAT(result.ranking, testing::Contains(testing::Field(&Candidate::layout, LayoutName(deck, 16))));
+}
+
+// The two that are tried first are too large.
+TEST(Tune, TriesMoreWhereNothingFits) {
+  TuneOptions options = Few(2);
+  for (int64_t gigabytes : {7, 9}) {
+    options.memory_bytes = gigabytes * 1'000'000'000;
+    const TuneResult result = Tune(ShortDeck(), 16, CostsOf("h100-8x400g"), options);
+    EXPECT_GE(result.compiled_too_large, 2) << gigabytes;
+    EXPECT_GT(result.expected_too_large, 0) << gigabytes;
+    EXPECT_FALSE(result.ranking.empty()) << gigabytes;
+  }
+}
+
 TEST(Tune, DoesNotDependOnTheNumberOfThreads) {
   const Deck deck = ShortDeck();
   const Costs costs = CostsOf("a100-8x200g");

@@ -9,6 +9,7 @@ from support.checkpoints import same_bits, tensors
 from support.emulated import LAYOUTS, environment, skip_without_module
 from support.layouts import table
 from support.runs import Checks, DECK, launch, scratch, train
+from support.share import share
 from support.sizes import Sizes
 
 STEPS = 3
@@ -72,7 +73,7 @@ def main():
     count, first, most_ranks = given + [20, today, 4][len(given):]
     checks = Checks()
     rows = [row for row in table() if row.ranks <= min(most_ranks, GPUS)]
-    for seed in range(first, first + count):
+    for seed in share(range(first, first + count)):
         check(checks, seed, rows)
     check_calls_that_hold_processors(checks)
     checks.finish()

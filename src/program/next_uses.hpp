@@ -10,7 +10,7 @@ namespace espalier {
 
 /// The reductions of a lane. A layer may have several: of shards, and of what all tensor-parallel ranks have.
 struct NextReduction {
-  int first = 0, layer = -2, after = 0;  // of this layer the first one, and that of the layer after it
+  int first = 0, layer = -2, after = 0;  // the first one of `layer`, and the first one of the next layer
   /// Visits reduction `i`; returns the first one of the next layer.
   int AfterLayer(int layer_of_it, int i) {
     if (layer_of_it != layer) after = first, layer = layer_of_it;

@@ -77,7 +77,7 @@ class MemoryChooser {
         ranks_(ranks),
         device_(device),
         budget_(budget),
-        costs_(costs.Of(JobOf(deck, ranks))),
+        costs_(costs),
         threads_(threads),
         times_(TimesOf(costs.cluster(), costs.cluster().path)) {
     deck_.run.device = device == DeviceKind::kCuda ? RunDevice::kCuda : RunDevice::kCpu;
@@ -104,7 +104,7 @@ class MemoryChooser {
     double us = 0;
     double missing = 0;  ///< bytes, if activations save as much as they can; negative: what is free then
   };
-  /// A combination that was tried: the deck with what it still left open, and what became of it.
+  /// A combination that was tried: its deck, with the keys that were still open, and the result.
   struct Made {
     Deck asked;
     OffloadTrial trial;
@@ -311,7 +311,7 @@ class MemoryChooser {
   const int ranks_;
   const DeviceKind device_;
   const int64_t budget_;
-  const Costs costs_;
+  const Costs& costs_;
   const int threads_;
   const std::shared_ptr<const OpTimes> times_;
   std::vector<Share> open_;

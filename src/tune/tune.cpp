@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <span>
 #include <tuple>
 
 #include "espalier/deck/offload.hpp"
@@ -248,31 +247,34 @@ class Search {
     TryAll(Own());
     const size_t enough = std::min(kEnoughFit, static_cast<size_t>(options_.simulated + 1) / 2);
     for (int round = 0; round == 0 || (round < kRounds && CountFitting() < enough); ++round) {
-      std::vector<size_t> open;
-      std::vector<Scored> scored;
-      std::vector<int64_t> lengths;
-      for (size_t i = 0; i < scored_.size(); ++i) {
-        if (tried_[i] || !MayFit(scored_[i])) continue;
-        open.push_back(i);
-        scored.push_back(scored_[i]);
-        lengths.push_back(instructions[i]);
-      }
-      std::vector<size_t> next =
-          Choose(scored, lengths, {static_cast<size_t>(options_.simulated), options_.instructions});
+      const std::vector<size_t> next = ChooseOpen(instructions);
       if (next.empty()) break;
-      for (size_t& i : next) i = open[i];
-      for (std::span<const size_t> rest = next; !rest.empty();) {
-        const size_t count = std::min(rest.size(), kTriedAtOnce);
-        std::vector<size_t> hopeful;
-        for (size_t i : rest.first(count))
-          if (MayFit(scored_[i])) hopeful.push_back(i);
-        TryAll(hopeful);
-        rest = rest.subspan(count);
+      for (size_t begin = 0; begin < next.size(); begin += kTriedAtOnce) {
+        const size_t end = std::min(begin + kTriedAtOnce, next.size());
+        std::vector<size_t> few(next.data() + begin, next.data() + end);
+        std::erase_if(few, [&](size_t i) { return !MayFit(scored_[i]); });
+        TryAll(few);
       }
     }
     result_.compiled = std::ssize(chosen_);
     for (size_t i = 0; i < scored_.size(); ++i)
       if (!tried_[i] && !MayFit(scored_[i])) ++result_.expected_too_large;
+  }
+  /// The best of the layouts that may fit and were not tried, as indices of the scored.
+  std::vector<size_t> ChooseOpen(const std::vector<int64_t>& instructions) const {
+    std::vector<size_t> open;
+    std::vector<Scored> scored;
+    std::vector<int64_t> lengths;
+    for (size_t i = 0; i < scored_.size(); ++i) {
+      if (tried_[i] || !MayFit(scored_[i])) continue;
+      open.push_back(i);
+      scored.push_back(scored_[i]);
+      lengths.push_back(instructions[i]);
+    }
+    std::vector<size_t> chosen =
+        Choose(scored, lengths, {static_cast<size_t>(options_.simulated), options_.instructions});
+    for (size_t& i : chosen) i = open[i];
+    return chosen;
   }
   /// The layout of the deck, if it is among the scored.
   std::vector<size_t> Own() const {

@@ -19,11 +19,17 @@ def chosen():
     return int(match[1]), int(match[2])
 
 
+def dealt(rows):
+    """The rows of this share, in their order."""
+    number, shares = chosen()
+    return list(rows)[number - 1::shares]
+
+
 def share(rows, always=()):
     """The rows of this share, in their order, with those in `always`. Prints how many it leaves out, if any."""
     rows, (number, shares) = list(rows), chosen()
-    dealt = [i for i, row in enumerate(rows) if row not in always]
-    left_out = set(dealt) - set(dealt[number - 1::shares])
+    others = [i for i, row in enumerate(rows) if row not in always]
+    left_out = set(others) - set(dealt(others))
     if left_out:
         taken = f"{len(rows) - len(left_out)} of {len(rows)} rows"
         print(f"share {number} of {shares}: {taken}; tests/run.sh full runs all", flush=True)
@@ -31,8 +37,7 @@ def share(rows, always=()):
 
 
 def main():
-    number, shares = chosen()
-    print(*sys.argv[number::shares], sep="\n")
+    print(*dealt(sys.argv[1:]), sep="\n")
 
 
 if __name__ == "__main__":

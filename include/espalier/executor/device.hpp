@@ -33,7 +33,7 @@ class Device {
   /// Messages about operations that run slower than possible because a library or the driver refused the faster way;
   /// each once, since the last call.
   virtual std::vector<std::string> TakeFallbacks() const { return {}; }
-  /// A profiler that waits for it begins or ends to record this process: on GPUs, those of CUDA. Nothing elsewhere.
+  /// Tells profilers that wait for it to begin or end recording this process: on GPUs by CUDA; elsewhere nothing.
   virtual void Profile(Profiling) const {}
   /// Peak rate of matmuls of this type. CPUs measure it in about 30 ms. GPUs without a known datasheet measure it in a
   /// fraction of a second; ranks that share a GPU must measure at the same time.

@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "train/health/judge.hpp"
 #include "train/job.hpp"
 
@@ -19,13 +18,10 @@ namespace {
 /// Each rank meets ranks of its node in so many rounds, and those of other nodes with its place in so many.
 constexpr int kRoundsWithin = 3, kRoundsBetween = 16;
 
-using Pairs = std::vector<std::pair<int, int>>;
-
-/// The ranks of each node, by its lowest rank. Collective.
-std::map<int, std::vector<int>> RanksOfNodes(World& world, int node) {
+/// The ranks of each node, by its lowest rank.
+std::map<int, std::vector<int>> RanksOfNodes(const std::vector<RankFacts>& facts) {
   std::map<int, std::vector<int>> ranks;
-  const std::vector<int> nodes = OfAllRanks(world, std::vector{node});
-  for (int rank = 0; rank < world.Size(); ++rank) ranks[nodes[static_cast<size_t>(rank)]].push_back(rank);
+  for (int rank = 0; rank < std::ssize(facts); ++rank) ranks[facts[static_cast<size_t>(rank)].node].push_back(rank);
   return ranks;
 }
 
@@ -57,20 +53,6 @@ std::vector<Pairs> RoundsBetween(const std::map<int, std::vector<int>>& nodes) {
   return rounds;
 }
 
-template <typename T>
-std::vector<T> GatherAll(World& world, const T& mine) {
-  std::vector<T> all;
-  for (const std::string& packed : world.Gather(Pack(mine))) all.push_back(Unpack<T>(packed));
-  return all;
-}
-
-std::vector<LinkRate> GatherLinks(World& world, const std::vector<Pairs>& rounds) {
-  std::vector<LinkRate> all;
-  for (const std::vector<LinkRate>& of_rank : GatherAll(world, MeasureLinks(world, rounds)))
-    all.insert(all.end(), of_rank.begin(), of_rank.end());
-  return all;
-}
-
 /// Prints on rank 0; the number of outliers.
 int64_t Report(const Health& health, const std::optional<Cluster>& cluster, double least) {
   const Cluster* rates = cluster ? &*cluster : nullptr;
@@ -90,11 +72,10 @@ ExitStatus CheckNodes(const CheckNodesOptions& options) {
     OnAllRanks(world, [&] {
       if (world.Rank() == 0 && !options.cluster.empty()) cluster = LoadCluster(options.cluster);
     });
-    const RankFacts facts = MeasureFacts(world, mpi);
-    const std::map<int, std::vector<int>> nodes = RanksOfNodes(world, facts.node);
-    Health health{.ranks = GatherAll(world, facts), .within = {}, .between = {}};
-    health.within = GatherLinks(world, RoundsWithin(nodes));
-    health.between = GatherLinks(world, RoundsBetween(nodes));
+    Health health{.ranks = OfAllRanks(world, std::vector{MeasureFacts(world, mpi)}), .within = {}, .between = {}};
+    const std::map<int, std::vector<int>> nodes = RanksOfNodes(health.ranks);
+    health.within = OfAllRanks(world, MeasureLinks(world, RoundsWithin(nodes)));
+    health.between = OfAllRanks(world, MeasureLinks(world, RoundsBetween(nodes)));
     const int64_t found = world.Rank() == 0 ? Report(health, cluster, options.least) : 0;
     return world.Max(found) == 0 ? ExitStatus::kDone : ExitStatus::kFault;
   });

@@ -110,11 +110,11 @@ LinkRate MeasureSends(World& world, int peer) {
 
 }  // namespace
 
-std::vector<std::vector<std::pair<int, int>>> Rounds(int count, int most) {
+std::vector<Pairs> Rounds(int count, int most) {
   const int even = count + count % 2;
-  std::vector<std::vector<std::pair<int, int>>> rounds;
+  std::vector<Pairs> rounds;
   for (int round = 0; round < std::min(even - 1, most); ++round) {
-    auto& pairs = rounds.emplace_back();
+    Pairs& pairs = rounds.emplace_back();
     const auto at = [&](int place) { return place == 0 ? 0 : 1 + (place - 1 + round) % (even - 1); };
     for (int i = 0; i < even / 2; ++i) {
       const auto [a, b] = std::minmax({at(i), at(even - 1 - i)});
@@ -124,9 +124,9 @@ std::vector<std::vector<std::pair<int, int>>> Rounds(int count, int most) {
   return rounds;
 }
 
-std::vector<LinkRate> MeasureLinks(World& world, const std::vector<std::vector<std::pair<int, int>>>& rounds) {
+std::vector<LinkRate> MeasureLinks(World& world, const std::vector<Pairs>& rounds) {
   std::vector<LinkRate> mine;
-  for (const auto& pairs : rounds) {
+  for (const Pairs& pairs : rounds) {
     world.Barrier();
     for (const auto& [a, b] : pairs) {
       if (a == world.Rank()) mine.push_back(MeasureSends(world, b));

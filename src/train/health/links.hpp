@@ -9,6 +9,8 @@
 
 namespace espalier {
 
+using Pairs = std::vector<std::pair<int, int>>;
+
 /// The link on which `from` sends to `to`.
 struct LinkRate {
   int from = 0, to = 0;
@@ -20,10 +22,10 @@ struct LinkRate {
 
 /// Rounds in which each of `count` members meets another one; in all count - 1 of them it meets each once (the circle
 /// method). An odd member out rests. At most `most` rounds.
-std::vector<std::vector<std::pair<int, int>>> Rounds(int count, int most);
+std::vector<Pairs> Rounds(int count, int most);
 
 /// Measures the pairs of ranks of each round in which this rank is; others wait for the next round. Collective, with
 /// the same rounds on all ranks. Returns what this rank sends.
-std::vector<LinkRate> MeasureLinks(World& world, const std::vector<std::vector<std::pair<int, int>>>& rounds);
+std::vector<LinkRate> MeasureLinks(World& world, const std::vector<Pairs>& rounds);
 
 }  // namespace espalier

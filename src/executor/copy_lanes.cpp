@@ -3,7 +3,7 @@
 namespace espalier {
 
 CopyLanes::CopyLanes(const std::vector<HostCopy>& copies) {
-  for (const HostCopy& copy : copies) copies_[copy.instruction->lane].push_back(&copy);
+  for (const HostCopy& copy : copies) copies_[copy.instruction.lane].push_back(&copy);
 }
 
 CopyLanes::~CopyLanes() { Finish(); }
@@ -14,7 +14,7 @@ void CopyLanes::Start(LaneCounts& lanes, const std::function<void(const HostCopy
     threads_.emplace_back([this, lane, &lanes, &make] {
       try {
         for (const HostCopy* copy : copies_[lane]) {
-          for (const Wait& wait : copy->instruction->waits) lanes.Await(wait);
+          for (const Wait& wait : copy->instruction.waits) lanes.Await(wait);
           make(*copy);
           lanes.Raise(lane);
         }

@@ -42,7 +42,7 @@ void CpuExecutor::AddClocks() {
       ready_us_[index] = Now();
       if (timed_) spans_[index].ready_us = spans_[index].begin_us = ready_us_[index];
     };
-    exchange.after = [this, index, lane = exchange.instruction->lane] {
+    exchange.after = [this, index, lane = exchange.instruction.lane] {
       const double end_us = Now();
       comm_clock_->Transferred(lane, ready_us_[index], end_us);
       if (timed_) spans_[index].end_us = end_us;

@@ -12,8 +12,8 @@ namespace {
 
 int64_t EndOf(const Instruction& instruction) {
   int64_t end = instruction.workspace.offset + instruction.workspace.bytes;
-  for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
-    for (const Operand& operand : *operands) end = std::max(end, operand.offset + operand.bytes);
+  for (const OperandList& operands : {instruction.inputs, instruction.outputs})
+    for (const Operand& operand : operands) end = std::max(end, operand.offset + operand.bytes);
   return end;
 }
 
@@ -34,7 +34,7 @@ Executor::Executor(const Program& program, const Coordinate& coordinate, const M
   }
   ByLane<int> counts{};
   for (int i = 0; i < std::ssize(program.instructions); ++i) {
-    const Instruction& instruction = InstructionAt(i);
+    const Instruction instruction = InstructionAt(i);
     const OpKind kind = OpOf(i).kind;
     CHECK(IsCommunication(kind) == IsMessageLane(instruction.lane) && IsHostCopy(kind) == IsCopyLane(instruction.lane),
           "{} runs on lane {}", Describe(i), Name(instruction.lane));
@@ -47,8 +47,8 @@ Executor::Executor(const Program& program, const Coordinate& coordinate, const M
     else
       exchanges_.push_back(ResolveComm(i));
     ++counts[instruction.lane];
-    for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
-      for (const Operand& operand : *operands) NoteEnd(operand);
+    for (const OperandList& operands : {instruction.inputs, instruction.outputs})
+      for (const Operand& operand : operands) NoteEnd(operand);
     NoteEnd(instruction.workspace);
   }
   for (Lane lane : kLanes)
@@ -83,7 +83,7 @@ Tensor Executor::Resolve(const Operand& operand) const {
   return tensor;
 }
 
-std::vector<Tensor> Executor::Resolve(const std::vector<Operand>& operands) const {
+std::vector<Tensor> Executor::Resolve(const OperandList& operands) const {
   std::vector<Tensor> tensors;
   for (const Operand& operand : operands) tensors.push_back(Resolve(operand));
   return tensors;
@@ -109,7 +109,7 @@ std::vector<Executor::Operands> Executor::ResolveBlocks(const Instruction& i, co
   const OperandBoxes boxes = BoxesOf(*program_.graph, op, program_.mesh, coordinate_);
   const size_t count = boxes.outputs.at(0).size();
   std::vector<Operands> blocks(count);
-  const auto add = [&](const std::vector<Operand>& operands, const std::vector<std::vector<Box>>& boxes_of,
+  const auto add = [&](const OperandList& operands, const std::vector<std::vector<Box>>& boxes_of,
                        std::vector<Tensor> Operands::*to) {
     for (size_t k = 0; k < operands.size(); ++k)
       for (size_t b = 0; b < count; ++b) {
@@ -124,7 +124,7 @@ std::vector<Executor::Operands> Executor::ResolveBlocks(const Instruction& i, co
 }
 
 Executor::Call Executor::ResolveCall(int index, KernelFinder find_kernel) const {
-  const Instruction& i = InstructionAt(index);
+  const Instruction i = InstructionAt(index);
   const Op& op = OpOf(index);
   const Kernel kernel = find_kernel(Name(op.kind));
   CHECK(kernel != nullptr, "no kernel for {}", Describe(index));
@@ -136,13 +136,13 @@ Executor::Call Executor::ResolveCall(int index, KernelFinder find_kernel) const 
 }
 
 KernelCall Executor::ArgumentsOf(const Call& call, const Operands& block, void* stream) const {
-  const Instruction& i = InstructionAt(call.index);
+  const Instruction i = InstructionAt(call.index);
   return {block.inputs, block.outputs, call.workspace, i.workspace.bytes,        call.attributes,
           i.accumulate, stream,        block.blocks,   block.input_stride_bytes, block.output_stride_bytes};
 }
 
 /// Whole shards; for a strip the rows that are transferred, if they are at most one block.
-std::vector<Tensor> Executor::ResolveTransfers(const std::vector<Operand>& operands,
+std::vector<Tensor> Executor::ResolveTransfers(const OperandList& operands,
                                                const std::vector<std::vector<Box>>& boxes) const {
   std::vector<Tensor> tensors;
   for (size_t k = 0; k < operands.size(); ++k) {
@@ -153,11 +153,11 @@ std::vector<Tensor> Executor::ResolveTransfers(const std::vector<Operand>& opera
 }
 
 CommInstruction Executor::ResolveComm(int index) const {
-  const Instruction& i = InstructionAt(index);
+  const Instruction i = InstructionAt(index);
   std::byte* workspace = i.workspace.bytes > 0 ? arena_.At(i.workspace.offset, i.workspace.bytes) : nullptr;
-  if (!StripOf(OpOf(index))) return {&i, Resolve(i.inputs), Resolve(i.outputs), workspace, Describe(index), index};
+  if (!StripOf(OpOf(index))) return {i, Resolve(i.inputs), Resolve(i.outputs), workspace, Describe(index), index};
   const OperandBoxes boxes = BoxesOf(*program_.graph, OpOf(index), program_.mesh, coordinate_);
-  return {&i,
+  return {i,
           ResolveTransfers(i.inputs, boxes.inputs),
           ResolveTransfers(i.outputs, boxes.outputs),
           workspace,
@@ -167,9 +167,9 @@ CommInstruction Executor::ResolveComm(int index) const {
 
 /// A part per tensor; those that follow one another on both sides are one.
 HostCopy Executor::ResolveCopy(int index) const {
-  const Instruction& i = InstructionAt(index);
+  const Instruction i = InstructionAt(index);
   const OperandBoxes boxes = BoxesOf(*program_.graph, OpOf(index), program_.mesh, coordinate_);
-  HostCopy copy{&i, index, {}};
+  HostCopy copy{i, index, {}};
   for (size_t k = 0; k < i.inputs.size(); ++k) {
     if (boxes.inputs[k].empty()) continue;  // a piece without elements
     const Tensor from = ResolveBox(i.inputs[k], boxes.inputs[k][0]), to = ResolveBox(i.outputs[k], boxes.outputs[k][0]);

@@ -85,7 +85,7 @@ SleepExecutor::~SleepExecutor() = default;
 void SleepExecutor::MeetInsteadOfExchanging() {
   for (CommInstruction& exchange : exchanges_) {
     const auto index = static_cast<size_t>(exchange.index);
-    if (ChannelOf(program_, *exchange.instruction).axes.Empty()) takes_[index] = nanoseconds(0);  // a group of one rank
+    if (ChannelOf(program_, exchange.instruction).axes.Empty()) takes_[index] = nanoseconds(0);  // a group of one rank
     exchange.meeting.emplace();
     exchange.meeting->arrive = [this, index] {
       Arrive(static_cast<int>(index));
@@ -103,7 +103,7 @@ void SleepExecutor::MeetInsteadOfExchanging() {
 /// The latest end among the instruction before it on its lane and the instructions of its waits. So oversleeping does
 /// not accumulate.
 SleepExecutor::Clock::time_point SleepExecutor::ReadyOf(int index) const {
-  const Instruction& instruction = InstructionAt(index);
+  const Instruction instruction = InstructionAt(index);
   const auto end_of = [&](Lane lane, int place) {
     return moments_[static_cast<size_t>(of_lane_[lane].at(static_cast<size_t>(place)))].end;
   };

@@ -171,7 +171,7 @@ class WorldChecker {
     }
     for (const LaneState& stage : stages)
       for (Lane lane : kLanes)
-        CHECK(stage.Head(lane) == nullptr, "deadlock: stage {} lane {} never gets past {}", stage.program->stage,
+        CHECK(stage.Ended(lane), "deadlock: stage {} lane {} never gets past {}", stage.program->stage,
               Name(lane), TextOf(*stage.program, stage.HeadIndex(lane)));
   }
 
@@ -181,15 +181,13 @@ class WorldChecker {
     ByLane<int> done;
 
     int HeadIndex(Lane lane) const { return trace->lanes[lane][done[lane]]; }
-    const Instruction* Head(Lane lane) const {
-      return done[lane] < std::ssize(trace->lanes[lane]) ? &program->instructions[HeadIndex(lane)] : nullptr;
-    }
+    bool Ended(Lane lane) const { return done[lane] == std::ssize(trace->lanes[lane]); }
+    Instruction Head(Lane lane) const { return program->instructions[HeadIndex(lane)]; }
     bool Ready(Lane lane) const {
-      const Instruction* head = Head(lane);
-      return head != nullptr && std::all_of(head->waits.begin(), head->waits.end(),
-                                            [&](const Wait& w) { return done[w.lane] >= w.count; });
+      return !Ended(lane) &&
+             std::ranges::all_of(Head(lane).waits, [&](const Wait& w) { return done[w.lane] >= w.count; });
     }
-    const OpTraits& TraitsOfHead(Lane lane) const { return (*trace->traits)[Head(lane)->op]; }
+    const OpTraits& TraitsOfHead(Lane lane) const { return (*trace->traits)[Head(lane).op]; }
   };
 
   static bool Advance(std::vector<LaneState>& stages, LaneState& stage, Lane lane) {
@@ -210,9 +208,9 @@ class WorldChecker {
     return true;
   }
   static bool GatherStages(std::vector<LaneState>& stages, const LaneState& stage, Lane lane) {
-    const int op = stage.Head(lane)->op;
+    const int op = stage.Head(lane).op;
     for (const LaneState& other : stages)
-      if (!other.Ready(lane) || other.Head(lane)->op != op) return false;
+      if (!other.Ready(lane) || other.Head(lane).op != op) return false;
     for (LaneState& other : stages) ++other.done[lane];
     return true;
   }

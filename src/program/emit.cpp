@@ -1,4 +1,4 @@
-// The instructions of one rank: P, then the jobs of its stage in order, then S and U. Ops of other stages are not
+// The order of the instructions of one rank: P, then the jobs of its stage in order, then S and U. Ops of other stages are not
 // emitted. With overlap.gradients the reductions of S follow the ops of the last microbatch that make their inputs (and
 // with parallel.reduce = "microbatch" the last sums of a job are added in the next one, see job_ops.hpp):
 //
@@ -117,20 +117,23 @@ class Emitter {
     program_.stage_of_chunk = c_.schedule.stage_of_chunk;
   }
 
-  Program Run(std::vector<int>& job_ends) {
+  /// The program without instructions.
+  Program Run(Emission& emission) {
     Reserve();
     EmitStep(Role::kP);
-    job_ends.push_back(Position());
-    EmitJobs(job_ends);
+    EndJob();
+    EmitJobs();
     EmitStep(Role::kS);
     AddLateSums();
     EmitStep(Role::kU);
-    job_ends.push_back(Position());
+    EndJob();
+    emission = std::move(emission_);
     return std::move(program_);
   }
 
  private:
-  int Position() const { return static_cast<int>(program_.instructions.size()); }
+  int Position() const { return static_cast<int>(emission_.ops.size()); }
+  void EndJob() { emission_.job_ends.push_back(Position()); }
   bool Mine(int chunk) const { return chunk == kAllChunks || c_.StageOf(chunk) == stage_; }
 
   void Reserve() {
@@ -138,7 +141,7 @@ class Emitter {
     for (const auto& [key, segment] : common_.segments)
       if (Mine(key.first))
         count += segment.size() * (FrequencyOf(key.second) == Frequency::kStep ? 1 : program_.microbatches);
-    program_.instructions.reserve(count);
+    emission_.ops.reserve(count);
   }
 
   /// All ops of a step role on this stage that are still to come, in graph order. Kernels that read nothing but reduced
@@ -165,7 +168,7 @@ class Emitter {
     return last;
   }
 
-  void EmitJobs(std::vector<int>& job_ends) {
+  void EmitJobs() {
     const std::vector<Job>& jobs = c_.schedule.jobs[stage_];
     const std::vector<Receive>& receives = common_.receives[stage_];
     std::vector<Group> groups;
@@ -180,7 +183,7 @@ class Emitter {
       for (; receive != receives.end() && receive->before_job == j; ++receive)
         Emit(common_.messages.ops[receive->link], receive->content.microbatch);
       for (; g < ends[j]; ++g) EmitGroup(groups[g], g + 1 < groups.size() ? &groups[g + 1] : nullptr);
-      job_ends.push_back(Position());
+      EndJob();
     }
   }
 
@@ -256,18 +259,7 @@ class Emitter {
       AddLateSums();  // the sums must be on the host
     }
     if (IsCollective(op.kind)) EmitPostponed(op);
-    const OpFacts& facts = common_.facts.ops[id];
-    Instruction& instruction = program_.instructions.emplace_back();
-    instruction.op = id;
-    instruction.microbatch = microbatch;
-    instruction.lane = facts.lane;
-    instruction.accumulate = facts.adds || (facts.sums && microbatch > 0);
-    instruction.inputs.reserve(op.inputs.size());
-    for (int input : op.inputs)
-      if (op.kind != OpKind::kGatherStages || Mine(graph_.value(input).chunk))
-        instruction.inputs.push_back({input, 0, 0});
-    instruction.outputs.reserve(op.outputs.size());
-    for (int output : op.outputs) instruction.outputs.push_back({output, 0, 0});
+    emission_.ops.push_back({id, microbatch});
     const bool early = common_.early.inputs[id] > 0;
     if (!early && microbatch != program_.microbatches - 1) return;
     for (int output : op.outputs) {
@@ -292,6 +284,7 @@ class Emitter {
   const Graph& graph_;
   int stage_;
   Program program_;
+  Emission emission_;
   std::vector<bool> postponed_;   // by op: not issued yet
   std::vector<int> missing_;      // by op: inputs of an early op that are not final yet
   std::vector<int> final_after_;  // by value: the end of the instruction that reduces or adds it last; -1: none
@@ -308,9 +301,9 @@ ProgramMaker::~ProgramMaker() = default;
 
 Program ProgramMaker::WithMemory(const Coordinate& coordinate, const BySpace<int64_t>& reserved_bytes,
                                  MemoryTimeline* course) const {
-  std::vector<int> job_ends;
-  Program program = Emitter(*common_, coordinate[Axis::kPp]).Run(job_ends);
-  PlanMemory(program, common_->facts, coordinate, job_ends, reserved_bytes, course);
+  Emission emission;
+  Program program = Emitter(*common_, coordinate[Axis::kPp]).Run(emission);
+  PlanMemory(program, emission, common_->facts, coordinate, reserved_bytes, course);
   return program;
 }
 

@@ -1,8 +1,10 @@
-// Offsets by liveness, in the arena of the device and in that of the host. Persistent buffers are at the bottom. Above
+// The instructions of a program: offsets by liveness, in the arena of the device and in that of the host. Persistent
+// buffers are at the bottom. Above
 // them a scan over the program gives each value the smallest hole that fits when it is produced, and frees it after its
 // last use. An op that can work in place reuses the buffer of an input that is dead afterwards. Neighbours
 // (GraphFacts::blocks) get one hole when the first of them is produced; each frees its part.
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "espalier/device_memory/workspace.hpp"
@@ -19,33 +21,35 @@ namespace {
 
 class MemoryPlanner {
  public:
-  MemoryPlanner(Program& program, const GraphFacts& facts, const Coordinate& coordinate,
-                const std::vector<int>& job_ends, const BySpace<int64_t>& reserved_bytes, MemoryTimeline* course)
+  MemoryPlanner(Program& program, const Emission& emission, const GraphFacts& facts, const Coordinate& coordinate,
+                const BySpace<int64_t>& reserved_bytes, MemoryTimeline* course)
       : program_(program),
+        ops_(emission.ops),
+        job_ends_(emission.job_ends),
         graph_(*program.graph),
         facts_(facts),
         coordinate_(coordinate),
-        job_ends_(job_ends),
         reserved_bytes_(reserved_bytes),
         course_(course),
         bytes_(graph_.values.size(), -1),
         workspaces_(static_cast<size_t>(facts.signatures), -1),
-        number_(graph_.values.size(), -1),
-        deaths_(program.instructions.size()),
-        released_(program.instructions.size()) {}
+        number_(graph_.values.size(), -1) {}
 
   void Run() {
     NumberValues();
+    LinkMicrobatches();
     PlacePersistent();
     FindOverlapEnds();
     FindNextCopies();
     SizeSharedWorkspaces();
-    FindLastUses();
+    FindLastUsesOfStep();
     Heaps heaps = {Heap(base_[Space::kDevice]), Heap(base_[Space::kHost])};
-    for (size_t i = 0; i < program_.instructions.size(); ++i) {
-      Place(program_.instructions[i], static_cast<int>(i), heaps);
-      NoteMemory(static_cast<int>(i), heaps);
-      Free(static_cast<int>(i), heaps);
+    program_.instructions.Reserve(ops_.size(), program_.microbatches);
+    for (int i = 0; i < std::ssize(ops_); ++i) {
+      Open(OpAt(i).microbatch, i);
+      Place(i, heaps);
+      NoteMemory(i, heaps);
+      Free(i, heaps);
     }
     program_.arena_bytes = std::max(base_[Space::kDevice], heaps[Space::kDevice].peak());
     program_.host_bytes = std::max(base_[Space::kHost], heaps[Space::kHost].peak());
@@ -71,7 +75,6 @@ class MemoryPlanner {
   struct Workspace {
     Operand place;
     MemoryClass memory_class;
-    int next;  // in the list of those that are freed after the same instruction
   };
   /// For the collectives of a role on a lane.
   struct SharedWorkspace {
@@ -87,11 +90,44 @@ class MemoryPlanner {
   struct List {
     int first = kNone, last = kNone;
   };
-  template <typename Elements>
-  static void Append(List& list, Elements& elements, int element) {
-    (list.last == kNone ? list.first : elements[list.last].next) = element;
-    elements[element].next = kNone;
-    list.last = element;
+  void Append(List& list, Key key) {
+    (list.last == kNone ? list.first : At(list.last).next) = key;
+    At(key).next = kNone;
+    list.last = key;
+  }
+  /// Buffers of a microbatch have a slot from its first instruction on, until the last of them dies. So their number
+  /// grows with the microbatches in flight.
+  class Slots {
+   public:
+    explicit Slots(int microbatches) : of_(static_cast<size_t>(microbatches), kNone) {}
+    int Of(int microbatch) const { return of_[microbatch]; }
+    int Take(int microbatch) {
+      int& slot = of_[microbatch] = count_;
+      if (free_.empty()) return ++count_, slot;
+      slot = free_.back();
+      free_.pop_back();
+      return slot;
+    }
+    void Give(int microbatch) { free_.push_back(std::exchange(of_[microbatch], kNone)); }
+
+   private:
+    std::vector<int> of_;  // by microbatch
+    std::vector<int> free_;
+    int count_ = 0;
+  };
+
+  const Emission::OpAt& OpAt(int i) const { return ops_[i]; }
+  const Op& OpOf(int i) const { return graph_.op(ops_[i].op); }
+  Lane LaneOf(int i) const { return facts_.ops[ops_[i].op].lane; }
+  Role RoleOf(int i) const { return OpOf(i).role; }
+  /// Those of a gather of scalars that are on this stage, or all.
+  const std::vector<int>& InputsOf(int i) {
+    const Op& op = OpOf(i);
+    if (op.kind != OpKind::kGatherStages) return op.inputs;
+    const auto [here, fresh] = gathered_.try_emplace(ops_[i].op);
+    if (fresh)
+      std::ranges::copy_if(op.inputs, std::back_inserter(here->second), [&](int v) { return LivesHere(ValueOf(v)); });
+    return here->second;
   }
 
   const Value& ValueOf(int id) const { return graph_.value(id); }
@@ -102,16 +138,56 @@ class MemoryPlanner {
   void NumberValues() {
     for (size_t id = 0; id < graph_.values.size(); ++id)
       if (LivesHere(graph_.values[id])) number_[id] = facts_.values[id].of_step ? step_values_++ : microbatch_values_++;
-    buffers_.resize(static_cast<size_t>(step_values_) +
-                    static_cast<size_t>(microbatch_values_) * static_cast<size_t>(program_.microbatches));
+    buffers_.resize(static_cast<size_t>(step_values_));
   }
+  Key FirstKey(int slot) const { return step_values_ + slot * microbatch_values_; }
   Key KeyOf(int value, int microbatch) const {
     const int number = number_[value];
     const bool of_step = FactsOf(value).of_step;
     CHECK(number >= 0 && (of_step || (microbatch >= 0 && microbatch < program_.microbatches)),
           "{} of microbatch {} is not on stage {}", ValueOf(value).name, microbatch, program_.stage);
-    return of_step ? number : step_values_ + microbatch * microbatch_values_ + number;
+    if (of_step) return number;
+    CHECK(slots_.Of(microbatch) != kNone, "{} of microbatch {} has no buffer now", ValueOf(value).name, microbatch);
+    return FirstKey(slots_.Of(microbatch)) + number;
   }
+  /// The instructions of each microbatch.
+  void LinkMicrobatches() {
+    next_of_microbatch_.resize(ops_.size());
+    first_of_microbatch_.resize(static_cast<size_t>(program_.microbatches), kNone);
+    for (int i = static_cast<int>(ops_.size()) - 1; i >= 0; --i) {
+      if (ops_[i].microbatch < 0) continue;
+      int& first = first_of_microbatch_[ops_[i].microbatch];
+      next_of_microbatch_[i] = std::exchange(first, i);
+    }
+  }
+  /// Before instruction `i`: a microbatch that begins gets buffers, which know their last uses.
+  void Open(int microbatch, int i) {
+    if (microbatch < 0 || first_of_microbatch_[microbatch] != i) return;
+    const auto first = static_cast<size_t>(FirstKey(slots_.Take(microbatch)));
+    const size_t end = first + static_cast<size_t>(microbatch_values_);
+    buffers_.resize(std::max(buffers_.size(), end));
+    std::fill(buffers_.begin() + static_cast<std::ptrdiff_t>(first), buffers_.begin() + static_cast<std::ptrdiff_t>(end),
+              Buffer{});
+    for (const auto& [value, offsets] : copies_) {
+      Buffer& buffer = At(KeyOf(value, microbatch));
+      buffer.offset = offsets[microbatch];
+      buffer.value = value;
+      buffer.placed = buffer.exists = true;
+    }
+    int last = i;
+    for (int k = i; k != kNone; k = next_of_microbatch_[k]) {
+      const int use = LastUse(k);
+      last = std::max(last, use);
+      const auto note = [&](const std::vector<int>& values) {
+        for (int value : values)
+          if (!FactsOf(value).of_step) NoteUse(KeyOf(value, microbatch), use);
+      };
+      note(InputsOf(k));
+      note(OpOf(k).outputs);
+    }
+    closed_[last].push_back(microbatch);
+  }
+  void NoteUse(Key key, int use) { At(key).last_use = std::max(At(key).last_use, use); }
   Buffer& At(Key key) { return buffers_[key]; }
 
   int64_t BytesOf(int value) {
@@ -170,7 +246,7 @@ class MemoryPlanner {
   void AddWithNeighbours(int id, int microbatch) {
     const int block = FactsOf(id).block;
     if (block < 0) return AddPersistent(id, microbatch);
-    if (At(KeyOf(id, microbatch)).placed) return;
+    if (HasPlace(id, microbatch)) return;
     const int64_t& base = base_[SpaceOf(id)];
     int64_t end = base;
     for (int neighbour : facts_.blocks[block]) {
@@ -180,30 +256,39 @@ class MemoryPlanner {
       end += BytesOf(neighbour);
     }
   }
+  bool HasPlace(int id, int microbatch) const {
+    if (microbatch < 0) return buffers_[KeyOf(id, microbatch)].placed;
+    const auto copies = copies_.find(id);
+    return copies != copies_.end() && copies->second[microbatch] >= 0;
+  }
   void AddPersistent(int id, int microbatch) {
     int64_t& base = base_[SpaceOf(id)];
     const Operand place{id, base, BytesOf(id)};
     CHECK(base <= kMaxBytes, "{} is at byte {}", ValueOf(id).name, base);
     const MemoryClass memory_class = FactsOf(id).memory_class;
     program_.persistent.push_back({id, microbatch, place, memory_class});
-    Buffer& buffer = At(KeyOf(id, microbatch));
-    buffer.offset = base;
-    buffer.value = id;
-    buffer.placed = buffer.exists = true;
+    if (microbatch < 0) {
+      Buffer& buffer = At(KeyOf(id, microbatch));
+      buffer.offset = base;
+      buffer.value = id;
+      buffer.placed = buffer.exists = true;
+    } else {
+      copies_.try_emplace(id, program_.microbatches, -1).first->second[microbatch] = base;
+    }
     Count(SpaceOf(id), memory_class, place.bytes, +1);
     base += Aligned(place.bytes);
   }
 
-  /// A value is dead after the last instruction that reads it, but for LastUse.
-  void FindLastUses() {
-    for (size_t i = 0; i < program_.instructions.size(); ++i) {
-      const Instruction& instruction = program_.instructions[i];
-      const int end = LastUse(instruction, static_cast<int>(i));
-      for (const std::vector<Operand>* operands : {&instruction.inputs, &instruction.outputs})
-        for (const Operand& operand : *operands) {
-          int& last = At(KeyOf(operand.value, instruction.microbatch)).last_use;
-          last = std::max(last, end);
-        }
+  /// A value is dead after the last instruction that reads it, but for LastUse. Open finds those of microbatches.
+  void FindLastUsesOfStep() {
+    for (int i = 0; i < std::ssize(ops_); ++i) {
+      const int use = LastUse(i);
+      const auto note = [&](const std::vector<int>& values) {
+        for (int value : values)
+          if (FactsOf(value).of_step) NoteUse(KeyOf(value, -1), use);
+      };
+      note(InputsOf(i));
+      note(OpOf(i).outputs);
     }
   }
   /// How long an instruction keeps its operands. Messages that others should not wait for keep them longer, so that no
@@ -211,146 +296,150 @@ class MemoryPlanner {
   /// collective, until the first use of what it brings; what waits on the host for backward, until the next layer's
   /// leaves; what is reduced twice during the last backward, until the last
   /// reduction.
-  int LastUse(const Instruction& instruction, int i) {
-    if (instruction.lane == Lane::kPpSend) return EndOfNextJob(i);
-    if (instruction.lane == Lane::kCopyOut && instruction.microbatch >= 0)
-      return std::min(next_copy_out_[i], EndOfNextJob(i));
-    if (HasCollectives(instruction.lane) && instruction.microbatch >= 0) return overlap_ends_[i];
+  int LastUse(int i) {
+    const Lane lane = LaneOf(i);
+    if (lane == Lane::kPpSend) return EndOfNextJob(i);
+    if (lane == Lane::kCopyOut && OpAt(i).microbatch >= 0) return std::min(next_copy_out_.at(i), EndOfNextJob(i));
+    if (HasCollectives(lane) && OpAt(i).microbatch >= 0) return overlap_ends_[i];
     const bool in_a_job = job_ends_.size() > 1 && i < job_ends_[job_ends_.size() - 2];
-    return in_a_job && RoleOf(instruction) == Role::kS && SharesWorkspace(instruction) ? SharedBy(instruction).last : i;
+    return in_a_job && RoleOf(i) == Role::kS && SharesWorkspace(i) ? SharedBy(i).last : i;
   }
-  /// By instruction: the next copy to the host after it.
+  /// By copy to the host: the next one.
   void FindNextCopies() {
-    next_copy_out_.resize(program_.instructions.size());
-    int next = static_cast<int>(program_.instructions.size()) - 1;
-    for (int i = next; i >= 0; --i) {
-      next_copy_out_[i] = next;
-      if (program_.instructions[i].lane == Lane::kCopyOut) next = i;
-    }
+    int next = static_cast<int>(ops_.size()) - 1;
+    for (int i = next; i >= 0; --i)
+      if (LaneOf(i) == Lane::kCopyOut) next_copy_out_[i] = std::exchange(next, i);
   }
   int EndOfNextJob(int i) const {
     auto job = std::upper_bound(job_ends_.begin(), job_ends_.end(), i);
     if (job != job_ends_.end() && std::next(job) != job_ends_.end()) ++job;
-    return (job == job_ends_.end() ? static_cast<int>(program_.instructions.size()) : *job) - 1;
+    return (job == job_ends_.end() ? static_cast<int>(ops_.size()) : *job) - 1;
   }
 
   /// The last instruction that may run concurrently with a collective of a microbatch, or of role P: the one before the
   /// first reader of its outputs, or of their rows in its strip. A collective that passes them on is no reader: whoever
   /// reads what it brings waits for both. Any other instruction has ended when the next one begins.
   void FindOverlapEnds() {
-    const auto n = static_cast<int>(program_.instructions.size());
-    overlap_ends_.resize(program_.instructions.size());
-    NextReaders next(buffers_.size(), n);
+    const auto n = static_cast<int>(ops_.size());
+    overlap_ends_.resize(ops_.size());
+    NextReaders next(n);
+    next.Forget(0, step_values_);
     ByLane<NextReduction> next_reduction{};
     for (const Lane lane : kLanes) next_reduction[lane].first = n;
     for (int i = n - 1; i >= 0; --i) {
-      const Instruction& instruction = program_.instructions[i];
-      const int strip = facts_.ops[instruction.op].strip;
+      const auto [op, microbatch] = OpAt(i);
+      const Lane lane = LaneOf(i);
+      const int strip = facts_.ops[op].strip;
+      if (microbatch >= 0 && slots_.Of(microbatch) == kNone)
+        next.Forget(FirstKey(slots_.Take(microbatch)), microbatch_values_);
       int first = n;
-      const bool of_p = RoleOf(instruction) == Role::kP && SharesWorkspace(instruction);
-      if (of_p || (HasCollectives(instruction.lane) && instruction.microbatch >= 0))
-        for (const Operand& output : instruction.outputs)
-          first = std::min(first, next.Of(KeyOf(output.value, instruction.microbatch), strip));
+      if ((RoleOf(i) == Role::kP && SharesWorkspace(i)) || (HasCollectives(lane) && microbatch >= 0))
+        for (int output : OpOf(i).outputs) first = std::min(first, next.Of(KeyOf(output, microbatch), strip));
       overlap_ends_[i] = first < n ? first - 1 : i;
-      if (ReducesOnlyMicrobatch(instruction))
-        overlap_ends_[i] = std::min(
-            overlap_ends_[i], next_reduction[instruction.lane].AfterLayer(graph_.op(instruction.op).layer, i) - 1);
-      const int read = HasCollectives(instruction.lane) ? overlap_ends_[i] + 1 : i;
-      for (const Operand& input : instruction.inputs) next.Add(KeyOf(input.value, instruction.microbatch), strip, read);
+      if (ReducesOnlyMicrobatch(i))
+        overlap_ends_[i] = std::min(overlap_ends_[i], next_reduction[lane].AfterLayer(OpOf(i).layer, i) - 1);
+      const int read = HasCollectives(lane) ? overlap_ends_[i] + 1 : i;
+      for (int input : InputsOf(i)) next.Add(KeyOf(input, microbatch), strip, read);
+      if (microbatch >= 0 && first_of_microbatch_[microbatch] == i) slots_.Give(microbatch);
     }
   }
   /// With one microbatch only the update reads what these bring, and whole gradients of all layers would be kept until
   /// then. So a reduction overlaps with the layer after it and no more, as where gradients are added up.
-  bool ReducesOnlyMicrobatch(const Instruction& instruction) const {
-    const bool data = instruction.lane == Lane::kDp || instruction.lane == Lane::kCp;
-    return data && program_.microbatches == 1 && HandlesGradients(graph_, graph_.op(instruction.op));
+  bool ReducesOnlyMicrobatch(int i) const {
+    const bool data = LaneOf(i) == Lane::kDp || LaneOf(i) == Lane::kCp;
+    return data && program_.microbatches == 1 && HandlesGradients(graph_, OpOf(i));
   }
   /// Collectives of role S overlap with backward, and may take longer. So those of a lane, which run one after the
   /// other, share one workspace from the first to the last: no kernel gets it and waits for them. Those of role P
   /// overlap with the first forward. Without a pipeline, whose stages wait anyway, they share one, above what they
   /// bring, until the first reader of what the last of them brings or the end of the first job.
-  bool SharesWorkspace(const Instruction& instruction) const {
-    const bool of_p = RoleOf(instruction) == Role::kP && program_.mesh.Degree(Axis::kPp) == 1;
-    return HasCollectives(instruction.lane) && (RoleOf(instruction) == Role::kS || of_p);
+  bool SharesWorkspace(int i) const {
+    const bool of_p = RoleOf(i) == Role::kP && program_.mesh.Degree(Axis::kPp) == 1;
+    return HasCollectives(LaneOf(i)) && (RoleOf(i) == Role::kS || of_p);
   }
-  Role RoleOf(const Instruction& instruction) const { return graph_.op(instruction.op).role; }
-  SharedWorkspace& SharedBy(const Instruction& instruction) {
-    SharedWorkspaces& of_lane = shared_[instruction.lane];
-    return RoleOf(instruction) == Role::kP ? of_lane.of_p : of_lane.of_s;
+  SharedWorkspace& SharedBy(int i) {
+    SharedWorkspaces& of_lane = shared_[LaneOf(i)];
+    return RoleOf(i) == Role::kP ? of_lane.of_p : of_lane.of_s;
   }
   void SizeSharedWorkspaces() {
-    for (size_t i = 0; i < program_.instructions.size(); ++i) {
-      const Instruction& instruction = program_.instructions[i];
-      if (!SharesWorkspace(instruction)) continue;
-      SharedWorkspace& shared = SharedBy(instruction);
-      shared.bytes = std::max(shared.bytes, WorkspaceOf(instruction.op));
-      if (RoleOf(instruction) == Role::kS) {
-        shared.last = static_cast<int>(i);
+    for (int i = 0; i < std::ssize(ops_); ++i) {
+      if (!SharesWorkspace(i)) continue;
+      SharedWorkspace& shared = SharedBy(i);
+      shared.bytes = std::max(shared.bytes, WorkspaceOf(OpAt(i).op));
+      if (RoleOf(i) == Role::kS) {
+        shared.last = i;
         continue;
       }
       if (shared.last >= 0)
-        for (const Operand& output : instruction.outputs)
-          if (!FactsOf(output.value).persistent) shared.below += Aligned(BytesOf(output.value));
-      shared.last = std::max(static_cast<int>(i), std::min(job_ends_.at(1) - 1, overlap_ends_[i]));
+        for (int output : OpOf(i).outputs)
+          if (!FactsOf(output).persistent) shared.below += Aligned(BytesOf(output));
+      shared.last = std::max(i, std::min(job_ends_.at(1) - 1, overlap_ends_[i]));
     }
   }
   static bool HasCollectives(Lane lane) {
     return lane == Lane::kTp || lane == Lane::kCp || lane == Lane::kEp || lane == Lane::kDp;
   }
 
-  void Place(Instruction& instruction, int i, Heaps& heaps) {
-    RequireSpaces(instruction);
-    for (Operand& input : instruction.inputs) {
-      const Buffer& buffer = At(KeyOf(input.value, instruction.microbatch));
-      CHECK(buffer.exists, "{} (microbatch {}) is read before it is made on stage {}", ValueOf(input.value).name,
-            instruction.microbatch, program_.stage);
-      input = {buffer.value, buffer.offset, BytesOf(buffer.value)};
+  void Place(int i, Heaps& heaps) {
+    RequireSpaces(i);
+    const auto [op, microbatch] = OpAt(i);
+    inputs_.clear();
+    for (int value : InputsOf(i)) {
+      const Buffer& buffer = At(KeyOf(value, microbatch));
+      CHECK(buffer.exists, "{} (microbatch {}) is read before it is made on stage {}", ValueOf(value).name, microbatch,
+            program_.stage);
+      inputs_.push_back({buffer.value, buffer.offset, BytesOf(buffer.value)});
     }
-    for (size_t o = 0; o < instruction.outputs.size(); ++o) {
-      const int value = instruction.outputs[o].value;
-      const Key key = KeyOf(value, instruction.microbatch);
+    outputs_.clear();
+    for (size_t o = 0; o < OpOf(i).outputs.size(); ++o) {
+      const int value = OpOf(i).outputs[o];
+      const Key key = KeyOf(value, microbatch);
       Buffer& buffer = At(key);
       if (!buffer.exists) {
-        if (!buffer.placed && !ReuseInput(instruction, i, o, key)) Allocate(value, instruction.microbatch, heaps);
+        if (!buffer.placed && !ReuseInput(i, o, key)) Allocate(value, microbatch, heaps);
         buffer.exists = true;
-        Append(deaths_[buffer.last_use], buffers_, key);
+        Append(deaths_[buffer.last_use], key);
       }
-      instruction.outputs[o] = {buffer.value, buffer.offset, BytesOf(value)};
+      outputs_.push_back({buffer.value, buffer.offset, BytesOf(value)});
     }
-    if (const int64_t workspace = WorkspaceOf(instruction.op); workspace > 0)
-      PlaceWorkspace(instruction, i, workspace, heaps[Space::kDevice]);
+    const int64_t work_bytes = WorkspaceOf(op);
+    const OpFacts& facts = facts_.ops[op];
+    program_.instructions.Add({.op = op,
+                               .microbatch = microbatch,
+                               .lane = facts.lane,
+                               .accumulate = facts.adds || (facts.sums && microbatch > 0),
+                               .inputs = inputs_,
+                               .outputs = outputs_,
+                               .workspace = work_bytes > 0 ? WorkspaceAt(i, work_bytes, heaps) : Operand{}});
   }
   /// Kernels and messages have their operands on the device; a copy has one side there, the other on the host.
-  void RequireSpaces(const Instruction& instruction) const {
-    const OpKind kind = graph_.op(instruction.op).kind;
-    const auto require = [&](const std::vector<Operand>& operands, Space space) {
-      for (const Operand& operand : operands)
-        CHECK(SpaceOf(operand.value) == space, "{} of {} is in the memory of the {}", ValueOf(operand.value).name, kind,
-              Name(SpaceOf(operand.value)));
+  void RequireSpaces(int i) {
+    const OpKind kind = OpOf(i).kind;
+    const auto require = [&](const std::vector<int>& values, Space space) {
+      for (int value : values)
+        CHECK(SpaceOf(value) == space, "{} of {} is in the memory of the {}", ValueOf(value).name, kind,
+              Name(SpaceOf(value)));
     };
-    require(instruction.inputs, kind == OpKind::kCopyIn ? Space::kHost : Space::kDevice);
-    require(instruction.outputs, kind == OpKind::kCopyOut ? Space::kHost : Space::kDevice);
+    require(InputsOf(i), kind == OpKind::kCopyIn ? Space::kHost : Space::kDevice);
+    require(OpOf(i).outputs, kind == OpKind::kCopyOut ? Space::kHost : Space::kDevice);
   }
-  void PlaceWorkspace(Instruction& instruction, int i, int64_t bytes, Heap& heap) {
-    if (!SharesWorkspace(instruction)) {
-      instruction.workspace = TakeWorkspace(instruction.lane, bytes, overlap_ends_[i], heap);
-      return;
-    }
-    SharedWorkspace& shared = SharedBy(instruction);
+  Operand WorkspaceAt(int i, int64_t bytes, Heaps& heaps) {
+    Heap& heap = heaps[Space::kDevice];
+    if (!SharesWorkspace(i)) return TakeWorkspace(LaneOf(i), bytes, overlap_ends_[i], heap);
+    SharedWorkspace& shared = SharedBy(i);
     if (shared.offset < 0) {
       const int64_t below = heap.Take(shared.below);
-      shared.offset = TakeWorkspace(instruction.lane, shared.bytes, shared.last, heap).offset;
+      shared.offset = TakeWorkspace(LaneOf(i), shared.bytes, shared.last, heap).offset;
       heap.Give(below, shared.below);
     }
-    instruction.workspace = {-1, shared.offset, bytes};
+    return {-1, shared.offset, bytes};
   }
   /// Live until the end of instruction `last`.
   Operand TakeWorkspace(Lane lane, int64_t bytes, int last, Heap& heap) {
     const Operand place = {-1, heap.Take(bytes), bytes};
     const MemoryClass memory_class = lane == Lane::kCompute ? MemoryClass::kWorkspace : MemoryClass::kCommunication;
     Count(Space::kDevice, memory_class, bytes, +1);
-    held_.push_back({place, memory_class, kNone});
-    Append(released_[last], held_, static_cast<int>(held_.size()) - 1);
+    released_[last].push_back({place, memory_class});
     return place;
   }
   /// Memory for a value and its neighbours.
@@ -376,21 +465,21 @@ class MemoryPlanner {
     buffer.placed = true;
     Count(SpaceOf(value), buffer.memory_class, BytesOf(value), +1);
   }
-  bool ReuseInput(const Instruction& instruction, int i, size_t output, Key key) {
-    const Op& op = graph_.op(instruction.op);
+  bool ReuseInput(int i, size_t output, Key key) {
+    const Op& op = OpOf(i);
     if (FactsOf(op.outputs[output]).block >= 0) return false;
-    const std::vector<InPlace>& pairs = *facts_.ops[instruction.op].in_place;
+    const std::vector<InPlace>& pairs = *facts_.ops[OpAt(i).op].in_place;
     return std::any_of(pairs.begin(), pairs.end(), [&](const InPlace& pair) {
       return pair.output == static_cast<int>(output) && pair.input < static_cast<int>(op.inputs.size()) &&
-             ReuseBufferOf(op.inputs[pair.input], instruction, i, op.outputs[output], key);
+             ReuseBufferOf(op.inputs[pair.input], i, op.outputs[output], key);
     });
   }
-  bool ReuseBufferOf(int value, const Instruction& instruction, int i, int output, Key key) {
-    Buffer& donor = At(KeyOf(value, instruction.microbatch));
+  bool ReuseBufferOf(int value, int i, int output, Key key) {
+    Buffer& donor = At(KeyOf(value, OpAt(i).microbatch));
     if (SpaceOf(value) != SpaceOf(output) || FactsOf(value).persistent || donor.last_use != i ||
         BytesOf(value) != BytesOf(output))
       return false;
-    const std::vector<int>& inputs = graph_.op(instruction.op).inputs;
+    const std::vector<int>& inputs = OpOf(i).inputs;
     if (std::count(inputs.begin(), inputs.end(), value) > 1) return false;
     Buffer& buffer = At(key);
     buffer.value = output;
@@ -402,12 +491,11 @@ class MemoryPlanner {
   }
 
   void Free(int i, Heaps& heaps) {
-    for (int w = released_[i].first; w != kNone; w = held_[w].next) {
-      const Workspace& workspace = held_[w];
+    for (const Workspace& workspace : TakeOut(released_, i)) {
       heaps[Space::kDevice].Give(workspace.place.offset, workspace.place.bytes);
       Count(Space::kDevice, workspace.memory_class, workspace.place.bytes, -1);
     }
-    for (Key key = deaths_[i].first; key != kNone; key = At(key).next) {
+    for (Key key = TakeOut(deaths_, i).first; key != kNone; key = At(key).next) {
       Buffer& buffer = At(key);
       buffer.placed = buffer.exists = false;
       if (buffer.reused) continue;
@@ -415,13 +503,20 @@ class MemoryPlanner {
       heaps[SpaceOf(buffer.value)].Give(buffer.offset, bytes);
       Count(SpaceOf(buffer.value), buffer.memory_class, bytes, -1);
     }
+    for (int microbatch : TakeOut(closed_, i)) slots_.Give(microbatch);
+  }
+  /// What ends after instruction `i`, the first of all that are to come.
+  template <typename Ends>
+  static Ends TakeOut(std::map<int, Ends>& by_end, int i) {
+    if (by_end.empty() || by_end.begin()->first != i) return {};
+    return std::move(by_end.extract(by_end.begin()).mapped());
   }
 
   void FindTouchedBytes() {
-    for (const Instruction& instruction : program_.instructions)
-      if (facts_.ops[instruction.op].strip >= 0)
-        if (const auto [place, fresh] = program_.touched.try_emplace(instruction.op); fresh)
-          place->second = TouchedBytesOf(graph_.op(instruction.op));
+    for (const auto& [op, microbatch] : ops_)
+      if (facts_.ops[op].strip >= 0)
+        if (const auto [place, fresh] = program_.touched.try_emplace(op); fresh)
+          place->second = TouchedBytesOf(graph_.op(op));
   }
   TouchedBytes TouchedBytesOf(const Op& op) const {
     const OperandBoxes boxes = BoxesOf(graph_, op, program_.mesh, coordinate_);
@@ -458,10 +553,11 @@ class MemoryPlanner {
   }
 
   Program& program_;
+  const std::vector<Emission::OpAt>& ops_;
+  const std::vector<int>& job_ends_;
   const Graph& graph_;
   const GraphFacts& facts_;
   const Coordinate coordinate_;
-  const std::vector<int>& job_ends_;
   const BySpace<int64_t> reserved_bytes_;
   MemoryTimeline* const course_;     // null: not asked for
   std::vector<int64_t> bytes_;       // by value; -1: not computed yet
@@ -469,22 +565,28 @@ class MemoryPlanner {
   std::vector<int> number_;          // by value: among those of its frequency on this stage; -1: on another stage
   int step_values_ = 0, microbatch_values_ = 0;
   BySpace<int64_t> base_{};
-  std::vector<Buffer> buffers_;    // by key
-  std::vector<int> overlap_ends_;  // by instruction: the last one that may overlap with it
-  std::vector<int> next_copy_out_;
-  std::vector<List> deaths_;  // by instruction: keys that die after it
-  std::vector<Workspace> held_;
+  std::vector<Buffer> buffers_;  // by key
+  Slots slots_{program_.microbatches};
+  std::vector<int> first_of_microbatch_;          // its first instruction
+  std::vector<int> next_of_microbatch_;           // by instruction
+  std::map<int, std::vector<int64_t>> copies_;    // persistent values of microbatches: offsets, by microbatch
+  std::vector<int> overlap_ends_;                 // by instruction: the last one that may overlap with it
+  std::map<int, int> next_copy_out_;              // by copy to the host
+  std::map<int, std::vector<int>> gathered_;      // by gather of scalars: its inputs on this stage
+  std::map<int, List> deaths_;                    // by instruction to come: keys that die after it
+  std::map<int, std::vector<Workspace>> released_;  // the same for workspaces
+  std::map<int, std::vector<int>> closed_;        // the same for slots: their microbatches
+  std::vector<Operand> inputs_, outputs_;         // of the instruction that is made
   ByLane<SharedWorkspaces> shared_{};
-  std::vector<List> released_;  // by instruction: workspaces (in held_) that are freed after it
   BySpace<ByMemoryClass<int64_t>> live_{};
   BySpace<int64_t> live_total_{}, peak_live_{}, peak_seen_{};
 };
 
 }  // namespace
 
-void PlanMemory(Program& program, const GraphFacts& facts, const Coordinate& coordinate,
-                const std::vector<int>& job_ends, const BySpace<int64_t>& reserved_bytes, MemoryTimeline* course) {
-  MemoryPlanner(program, facts, coordinate, job_ends, reserved_bytes, course).Run();
+void PlanMemory(Program& program, const Emission& emission, const GraphFacts& facts, const Coordinate& coordinate,
+                const BySpace<int64_t>& reserved_bytes, MemoryTimeline* course) {
+  MemoryPlanner(program, emission, facts, coordinate, reserved_bytes, course).Run();
 }
 
 BySpace<int64_t> StateBytes(const Program& program) {

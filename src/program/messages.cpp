@@ -20,11 +20,12 @@ int64_t BytesOf(const Program& program, const Instruction& instruction, const Op
 std::vector<MessageRow> ListMessages(const Program& program, const Coordinate& coordinate) {
   const Graph& graph = *program.graph;
   std::vector<int64_t> count_of(graph.ops.size(), 0);
-  std::vector<const Instruction*> example(graph.ops.size(), nullptr);
-  for (const Instruction& i : program.instructions) {
+  std::vector<size_t> example(graph.ops.size(), 0);  // an instruction
+  for (size_t k = 0; k < program.instructions.size(); ++k) {
+    const Instruction i = program.instructions[k];
     if (!IsMessageLane(i.lane) || i.lane == Lane::kPpRecv) continue;
     ++count_of[i.op];
-    example[i.op] = &i;
+    example[i.op] = k;
   }
   Signatures signatures;
   signatures.Read(graph);
@@ -33,10 +34,11 @@ std::vector<MessageRow> ListMessages(const Program& program, const Coordinate& c
   for (size_t id = 0; id < count_of.size(); ++id) {
     if (count_of[id] == 0) continue;
     const Op& op = graph.ops[id];
+    const Instruction instruction = program.instructions[example[id]];
     const auto [it, fresh] = bytes_of.try_emplace(signatures.Of(op), 0);
-    if (fresh || op.kind == OpKind::kGatherStages) it->second = BytesOf(program, *example[id], op, coordinate);
+    if (fresh || op.kind == OpKind::kGatherStages) it->second = BytesOf(program, instruction, op, coordinate);
     MessageCount& total =
-        rows[{example[id]->lane, op.kind == OpKind::kSend ? AxisSet{Axis::kPp} : op.Axes(), Name(op.kind), op.role}];
+        rows[{instruction.lane, op.kind == OpKind::kSend ? AxisSet{Axis::kPp} : op.Axes(), Name(op.kind), op.role}];
     total.count += count_of[id];
     total.bytes += count_of[id] * it->second;
   }

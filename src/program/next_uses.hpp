@@ -22,7 +22,15 @@ struct NextReduction {
 /// The next instruction that reads a value.
 class NextReaders {
  public:
-  NextReaders(size_t values, int none) : any_(values, none), of_all_rows_(values, none) {}
+  explicit NextReaders(int none) : none_(none) {}
+  /// Nothing reads the values `first` to `first + count - 1`, which may be new.
+  void Forget(int first, int count) {
+    for (std::vector<int>* list : {&any_, &of_all_rows_}) {
+      list->resize(std::max(list->size(), static_cast<size_t>(first + count)));
+      std::fill_n(list->begin() + first, count, none_);
+    }
+    of_strip_.erase(of_strip_.lower_bound({first, 0}), of_strip_.lower_bound({first + count, 0}));
+  }
   /// Instruction `instruction` reads strip `strip` of the value, or all rows (-1).
   void Add(int value, int strip, int instruction) {
     any_[value] = std::min(any_[value], instruction);
@@ -38,6 +46,7 @@ class NextReaders {
   }
 
  private:
+  int none_;
   std::vector<int> any_, of_all_rows_;  // by value
   std::map<std::pair<int, int>, int> of_strip_;
 };

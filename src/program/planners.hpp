@@ -8,9 +8,19 @@
 
 namespace espalier {
 
-/// Gives every buffer of the program its offset and finds the peak. `job_ends` are the ends of the program's jobs, as
-/// indices of instructions. `facts` are those of its graph. Writes to `course` unless it is null.
-void PlanMemory(Program& program, const GraphFacts& facts, const Coordinate& coordinate,
-                const std::vector<int>& job_ends, const BySpace<int64_t>& reserved_bytes, MemoryTimeline* course);
+/// The ops of a program in order. Their numbers are the indices of its instructions.
+struct Emission {
+  struct OpAt {
+    int op = -1;          ///< in Program::graph
+    int microbatch = -1;  ///< -1: once per step
+  };
+  std::vector<OpAt> ops;
+  std::vector<int> job_ends;  ///< P, the jobs of the stage, then S and U
+};
+
+/// Makes the program's instructions: gives every buffer its offset and finds the peak. `facts` are those of its graph.
+/// Writes to `course` unless it is null.
+void PlanMemory(Program& program, const Emission& emission, const GraphFacts& facts, const Coordinate& coordinate,
+                const BySpace<int64_t>& reserved_bytes, MemoryTimeline* course);
 
 }  // namespace espalier

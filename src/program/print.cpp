@@ -8,7 +8,7 @@ namespace {
 /// Places on the host have its name.
 std::string_view SpaceText(Space space) { return space == Space::kHost ? "host " : ""; }
 
-std::string OperandsText(const Graph& graph, const std::vector<Operand>& operands) {
+std::string OperandsText(const Graph& graph, const OperandList& operands) {
   std::string text;
   for (const Operand& o : operands)
     text += fmt::format("{}{}@{}{}+{}", text.empty() ? "" : ", ", graph.value(o.value).name,

@@ -124,8 +124,8 @@ std::string_view Name(MemoryClass memory_class) {
 
 int64_t CopiedBytes(const Program& program, const Instruction& copy) {
   int64_t bytes = 0;
-  for (const std::vector<Operand>* operands : {&copy.inputs, &copy.outputs})
-    for (const Operand& operand : *operands)
+  for (const OperandList& operands : {copy.inputs, copy.outputs})
+    for (const Operand& operand : operands)
       if (program.SpaceOf(operand) == Space::kDevice) bytes += operand.bytes;
   return bytes;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "espalier/program/compile.hpp"
@@ -129,7 +130,8 @@ class WaitPlanner {
   explicit WaitPlanner(Program& program) : program_(program) {}
 
   void Run() {
-    for (Instruction& instruction : program_.instructions) {
+    counts_.reserve(program_.instructions.size());
+    for (const Instruction& instruction : program_.instructions) {
       needed_.fill(0);
       const Lane lane = instruction.lane;
       const auto touched = program_.touched.find(instruction.op);
@@ -146,7 +148,9 @@ class WaitPlanner {
       const int64_t work = instruction.workspace.offset, work_end = work + instruction.workspace.bytes;
       Hazards& device = hazards_[Space::kDevice];
       NeedAll(device, work, work_end);
-      Emit(instruction, lane);
+      const size_t before = waits_.size();
+      Emit(lane);
+      counts_.push_back(static_cast<uint8_t>(waits_.size() - before));
       const Access self{instruction.lane, ++issued_[lane]};
       for_inputs([&](Hazards& hazards, int64_t begin, int64_t end) {
         hazards.ForEach(begin, end, [&](Segment& s) { s.readers[lane] = self.count; });
@@ -154,6 +158,7 @@ class WaitPlanner {
       for_outputs([&](Hazards& hazards, int64_t begin, int64_t end) { hazards.Overwrite(begin, end, self); });
       device.Overwrite(work, work_end, self);
     }
+    program_.instructions.SetWaits(std::move(waits_), counts_);
   }
 
  private:
@@ -161,7 +166,7 @@ class WaitPlanner {
   void Need(Lane lane, int count) { needed_[lane] = std::max(needed_[lane], count); }
   /// Calls f(hazards of the arena, begin, end) for the bytes that an instruction touches: those in `parts`, or all.
   template <typename F>
-  void ForBytes(const std::vector<Operand>& operands, const std::vector<std::vector<ByteRange>>* parts, const F& f) {
+  void ForBytes(const OperandList& operands, const std::vector<std::vector<ByteRange>>* parts, const F& f) {
     for (size_t i = 0; i < operands.size(); ++i) {
       Hazards& hazards = hazards_[program_.SpaceOf(operands[i])];
       const int64_t at = operands[i].offset;
@@ -178,11 +183,11 @@ class WaitPlanner {
   }
 
   /// Skips waits that an earlier instruction of this lane implies.
-  void Emit(Instruction& instruction, Lane lane) {
+  void Emit(Lane lane) {
     for (Lane other : kLanes) {
       if (other == lane || needed_[other] <= known_[lane][other]) continue;
       known_[lane][other] = needed_[other];
-      instruction.waits.push_back({other, needed_[other]});
+      waits_.push_back({other, needed_[other]});
     }
   }
 
@@ -190,6 +195,8 @@ class WaitPlanner {
   BySpace<Hazards> hazards_;
   ByLane<int> needed_{}, issued_{};
   ByLane<ByLane<int>> known_{};
+  std::vector<Wait> waits_;      // of all instructions
+  std::vector<uint8_t> counts_;  // by instruction: waits
 };
 
 }  // namespace

@@ -105,7 +105,7 @@ void Clocks::Advance(int clock, int lane) {
 void Clocks::StartKernel(int clock) {
   ClockState& c = clocks_[static_cast<size_t>(clock)];
   const int item = c.HeadOf(kCompute);
-  double us = c.costs->us[static_cast<size_t>(item)] * world_.clocks[static_cast<size_t>(clock)].slow_compute;
+  double us = c.costs->Of(item).us * world_.clocks[static_cast<size_t>(clock)].slow_compute;
   if (options_.jitter > 0) us *= JitterOf(clock, item);
   c.state[kCompute] = LaneState::kRuns;
   c.left_us = us;
@@ -126,8 +126,8 @@ void Clocks::StartCopy(int clock, int lane) {
   const ClockState& c = clocks_[static_cast<size_t>(clock)];
   Meeting& t = transfers_[CopyOf(clock, lane)];
   t.first = clock;
-  t.work_us = c.costs->us[static_cast<size_t>(c.HeadOf(lane))];
-  t.beside = c.costs->beside[static_cast<size_t>(c.HeadOf(lane))];
+  t.work_us = c.costs->Of(c.HeadOf(lane)).us;
+  t.beside = c.costs->Of(c.HeadOf(lane)).beside;
   t.slow = world_.clocks[static_cast<size_t>(clock)].slow_links;
   Begin(CopyOf(clock, lane));
 }
@@ -147,7 +147,7 @@ void Clocks::ArriveAtGroup(int clock, int lane) {
   const auto group = static_cast<size_t>(world_.GroupOf(clock, head.link));
   Meeting& t = transfers_[group];
   c.state[static_cast<size_t>(lane)] = LaneState::kMeets;
-  const double us = c.costs->us[static_cast<size_t>(c.HeadOf(lane))];
+  const double us = c.costs->Of(c.HeadOf(lane)).us;
   const double slow = world_.clocks[static_cast<size_t>(clock)].slow_links;
   if (t.arrived == 0) {
     t.first = clock;
@@ -178,8 +178,8 @@ void Clocks::ArriveAtPair(int clock, int lane) {
         DescribeHead(world_, clocks_, sender, kPpSend), DescribeHead(world_, clocks_, receiver, kPpRecv));
   Meeting& t = transfers_[groups_ + static_cast<size_t>(sender)];
   t.first = receiver;
-  t.work_us = std::max(s.costs->us[static_cast<size_t>(s.HeadOf(kPpSend))],
-                       r.costs->us[static_cast<size_t>(r.HeadOf(kPpRecv))]);
+  t.work_us = std::max(s.costs->Of(s.HeadOf(kPpSend)).us,
+                       r.costs->Of(r.HeadOf(kPpRecv)).us);
   t.slow = std::max(world_.clocks[static_cast<size_t>(sender)].slow_links,
                     world_.clocks[static_cast<size_t>(receiver)].slow_links);
   Begin(groups_ + static_cast<uint32_t>(sender));

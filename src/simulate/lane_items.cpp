@@ -23,7 +23,7 @@ class Reader {
       : lanes_(lanes), families_(families), by_op_(lanes.program->graph->ops.size()) {}
 
   void Run() {
-    const std::vector<Instruction>& instructions = lanes_.program->instructions;
+    const Instructions& instructions = lanes_.program->instructions;
     for (const Instruction& i : instructions) ++lanes_.begin[static_cast<size_t>(i.lane) + 1];
     for (size_t l = 0; l < kLaneCount; ++l) lanes_.begin[l + 1] += lanes_.begin[l];
     lanes_.items.resize(instructions.size());

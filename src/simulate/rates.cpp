@@ -24,7 +24,7 @@ void Clocks::ForEachMember(uint32_t transfer, Visit visit) {
 
 /// `by` is 1 when a transfer begins and -1 when it ends.
 void Clocks::Occupy(ClockState& c, int lane, int by) {
-  const Port port = c.costs->port[static_cast<size_t>(c.HeadOf(lane))];
+  const Port port = c.costs->Of(c.HeadOf(lane)).port;
   if (port == Port::kNone) return;
   std::array<uint8_t, 2>& load = c.load[port == Port::kNode ? 0 : 1];
   if (lane != kPpRecv) load[0] = static_cast<uint8_t>(load[0] + by);
@@ -94,7 +94,7 @@ void Clocks::Settle() {
 void Clocks::CountSharers(ClockState& c) {
   for (LaneBits lanes = c.transferring; lanes != 0; lanes &= lanes - 1) {
     const auto lane = static_cast<size_t>(FirstOf(lanes));
-    const Port port = c.costs->port[static_cast<size_t>(c.HeadOf(static_cast<int>(lane)))];
+    const Port port = c.costs->Of(c.HeadOf(static_cast<int>(lane))).port;
     if (port == Port::kNone) continue;
     const auto [out, in] = c.load[port == Port::kNode ? 0 : 1];
     const uint8_t sharers = lane == kPpSend ? out : lane == kPpRecv ? in : std::max(out, in);

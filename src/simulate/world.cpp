@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
@@ -27,16 +28,23 @@ ItemCosts InLaneOrder(const LaneItems& items, const std::vector<InstructionCost>
   CHECK(costs.size() == items.items.size(), "{} costs for the {} instructions of rank {}", costs.size(),
         items.items.size(), rank);
   ItemCosts in_order;
-  in_order.us.reserve(costs.size());
-  in_order.port.reserve(costs.size());
-  in_order.beside.reserve(costs.size());
-  for (int instruction : items.instruction) {
+  in_order.of_item.reserve(costs.size());
+  std::map<std::tuple<double, Port, double>, uint32_t> numbers;
+  std::vector<uint32_t> last(items.program->graph->ops.size(), 0);  // by op: number of its last cost
+  for (size_t i = 0; i < items.items.size(); ++i) {
+    const int instruction = items.instruction[i];
     const InstructionCost& cost = costs[static_cast<size_t>(instruction)];
     CHECK(std::isfinite(cost.us) && cost.us >= 0, "{} of rank {} takes {} us", Describe(*items.program, instruction),
           rank, cost.us);
-    in_order.us.push_back(cost.us);
-    in_order.port.push_back(cost.port);
-    in_order.beside.push_back(cost.beside);
+    const auto key = [](const InstructionCost& c) { return std::tuple(c.us, c.port, c.beside); };
+    uint32_t& number = last[static_cast<size_t>(items.items[i].op)];
+    if (number >= in_order.different.size() || key(in_order.different[number]) != key(cost)) {
+      const auto [known, fresh] =
+          numbers.try_emplace(key(cost), static_cast<uint32_t>(in_order.different.size()));
+      if (fresh) in_order.different.push_back(cost);
+      number = known->second;
+    }
+    in_order.of_item.push_back(number);
   }
   for (const InstructionCost& cost : costs) in_order.by_source_us[cost.source] += cost.us;
   return in_order;

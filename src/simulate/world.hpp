@@ -11,12 +11,12 @@
 
 namespace espalier::simulate {
 
-/// The costs of a program's items.
+/// The costs of a program's items. Most are those of an op, in all microbatches.
 struct ItemCosts {
-  std::vector<double> us;
-  std::vector<Port> port;
-  std::vector<double> beside;           ///< InstructionCost::beside
+  std::vector<InstructionCost> different;
+  std::vector<uint32_t> of_item;        ///< in `different`
   ByCostSource<double> by_source_us{};  ///< sums
+  const InstructionCost& Of(int item) const { return different[of_item[static_cast<size_t>(item)]]; }
 };
 
 /// One clock: the lowest rank of a class represents all of them.

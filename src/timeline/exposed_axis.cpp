@@ -18,7 +18,7 @@ LaneBits Awaited(const Instruction& instruction, const ByLane<int>& done) {
 LaneBits Unfinished(const LaneHeads& heads) {
   LaneBits lanes = 0;
   for (Lane lane : kLanes)
-    if (heads.head[lane] != nullptr) lanes |= Bit(lane);
+    if (heads.head[lane]) lanes |= Bit(lane);
   return lanes;
 }
 
@@ -26,14 +26,14 @@ LaneBits Unfinished(const LaneHeads& heads) {
 
 int ExposedAxis(const LaneHeads& heads) {
   if (heads.transferring[Lane::kCompute]) return -1;
-  const Instruction* next = heads.head[Lane::kCompute];
-  LaneBits reached = next != nullptr ? Awaited(*next, heads.done) : Unfinished(heads);
+  const std::optional<Instruction>& next = heads.head[Lane::kCompute];
+  LaneBits reached = next ? Awaited(*next, heads.done) : Unfinished(heads);
   LaneBits visited = Bit(Lane::kCompute);
   while ((reached & ~visited) != 0) {
     const LaneBits before = visited;
     visited |= reached;
     for (Lane lane : kLanes)
-      if ((visited & ~before & Bit(lane)) != 0 && heads.head[lane] != nullptr)
+      if ((visited & ~before & Bit(lane)) != 0 && heads.head[lane])
         reached |= Awaited(*heads.head[lane], heads.done);
   }
   for (Lane lane : kLanes)

@@ -19,7 +19,7 @@ void Order(std::vector<Span>& lane) {
 }  // namespace
 
 ByLane<std::vector<Span>> SpansByLane(const Track& track) {
-  const std::vector<Instruction>& instructions = track.program->instructions;
+  const Instructions& instructions = track.program->instructions;
   std::vector<const Span*> by_instruction(instructions.size());
   for (const Span& span : track.spans) by_instruction.at(static_cast<size_t>(span.instruction)) = &span;
   CHECK(track.spans.size() == instructions.size(), "rank {} has {} spans of {} instructions", track.rank,

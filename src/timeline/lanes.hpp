@@ -7,7 +7,7 @@
 
 namespace espalier {
 
-inline const Instruction& InstructionOf(const Track& track, const Span& span) {
+inline Instruction InstructionOf(const Track& track, const Span& span) {
   return track.program->instructions[static_cast<size_t>(span.instruction)];
 }
 

@@ -77,7 +77,7 @@ class TraceReader {
   void AddSpan(Track& track, const json& event) {
     const json& about = event.at("args");
     const int instruction = about.at("instruction");
-    const std::vector<Instruction>& instructions = track.program->instructions;
+    const Instructions& instructions = track.program->instructions;
     if (instruction < 0 || instruction >= std::ssize(instructions))
       Refuse(fmt::format("rank {} has no instruction {}", track.rank, instruction));
     const Op& op = track.program->graph->op(instructions[static_cast<size_t>(instruction)].op);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "timeline/lanes.hpp"
@@ -32,7 +33,12 @@ template <typename Visit>
 void Sweep(const Track& track, double step_us, Visit visit) {
   const ByLane<std::vector<Span>> lanes = SpansByLane(track);
   LaneHeads heads;
-  for (Lane lane : kLanes) heads.head[lane] = lanes[lane].empty() ? nullptr : &InstructionOf(track, lanes[lane][0]);
+  const auto head_of = [&](Lane lane) -> std::optional<Instruction> {
+    const auto done = static_cast<size_t>(heads.done[lane]);
+    if (done == lanes[lane].size()) return std::nullopt;
+    return InstructionOf(track, lanes[lane][done]);
+  };
+  for (Lane lane : kLanes) heads.head[lane] = head_of(lane);
   for (double now = 0; now < step_us;) {
     double next = step_us;
     // Handles all events at this moment, then finds the time of the next change. A lane may have instructions of zero
@@ -46,8 +52,7 @@ void Sweep(const Track& track, double step_us, Visit visit) {
           break;
         }
         ++done;
-        heads.head[lane] =
-            done < std::ssize(lanes[lane]) ? &InstructionOf(track, lanes[lane][static_cast<size_t>(done)]) : nullptr;
+        heads.head[lane] = head_of(lane);
       }
     const size_t kernels = static_cast<size_t>(heads.done[Lane::kCompute]);
     const int kernel = heads.transferring[Lane::kCompute] ? lanes[Lane::kCompute][kernels].instruction : -1;

@@ -255,8 +255,10 @@ void ReadWork(const Example& example, LayerProfile& profile) {
 void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile) {
   const Compilation& c = example.c;
   Program program = MakeProgram(c, {});
-  for (Instruction& i : program.instructions)  // as in every microbatch but the first
+  std::vector<Instruction> instructions(program.instructions.begin(), program.instructions.end());
+  for (Instruction& i : instructions)  // as in every microbatch but the first
     if (i.microbatch >= 0 && c.graph->op(i.op).role == Role::kW) i.accumulate = true;
+  program.instructions = Instructions(instructions);
   const std::vector<InstructionCost> cost = CostInstructions(costs, program, {});
   double step_us = 0;
   int64_t elements = 0;

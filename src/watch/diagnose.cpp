@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
 #include <map>
 #include <set>
 
@@ -14,7 +15,7 @@ namespace {
 /// The instructions of each lane, in order, as indices into the program.
 using Lanes = std::array<std::vector<int>, kLaneCount>;
 
-const Instruction& At(const Program& program, int index) { return program.instructions[static_cast<size_t>(index)]; }
+Instruction At(const Program& program, int index) { return program.instructions[static_cast<size_t>(index)]; }
 const Op& OpAt(const Program& program, int index) {
   return program.graph->ops[static_cast<size_t>(At(program, index).op)];
 }
@@ -73,7 +74,8 @@ class Diagnoser {
     return done < list.size() ? list[done] : -1;
   }
   std::vector<Wait> Unmet(int rank, int instruction) {
-    std::vector<Wait> unmet = At(ProgramOf(rank), instruction).waits;
+    const std::span<const Wait> waits = At(ProgramOf(rank), instruction).waits;
+    std::vector<Wait> unmet(waits.begin(), waits.end());
     std::erase_if(unmet, [&](const Wait& w) { return BeatOf(rank).done[static_cast<size_t>(w.lane)] >= w.count; });
     return unmet;
   }
@@ -113,7 +115,7 @@ class Diagnoser {
     const Instruction& i = At(ProgramOf(rank), instruction);
     const OpKind kind = OpAt(ProgramOf(rank), instruction).kind;
     const int op = kind == OpKind::kSend ? i.op + 1 : kind == OpKind::kRecv ? i.op - 1 : i.op;
-    const std::vector<Instruction>& theirs = ProgramOf(peer).instructions;
+    const Instructions& theirs = ProgramOf(peer).instructions;
     const auto at =
         std::ranges::find_if(theirs, [&](const Instruction& t) { return t.op == op && t.microbatch == i.microbatch; });
     return at == theirs.end() ? -1 : static_cast<int>(at - theirs.begin());

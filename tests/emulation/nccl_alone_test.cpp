@@ -22,7 +22,7 @@ using ::testing::ThrowsMessage;
 
 /// The communication of a program, resolved as in an executor.
 std::vector<CommInstruction> Resolve(const Program& program, const Coordinate& coordinate, const Arena& arena) {
-  const auto tensors = [&](const std::vector<Operand>& operands) {
+  const auto tensors = [&](const OperandList& operands) {
     std::vector<Tensor> all;
     for (const Operand& o : operands) {
       const Type& type = program.graph->values[static_cast<size_t>(o.value)].type;
@@ -38,7 +38,7 @@ std::vector<CommInstruction> Resolve(const Program& program, const Coordinate& c
     if (instruction.lane == Lane::kCompute) continue;
     std::byte* workspace =
         instruction.workspace.bytes > 0 ? arena.At(instruction.workspace.offset, instruction.workspace.bytes) : nullptr;
-    instructions.push_back({&instruction, tensors(instruction.inputs), tensors(instruction.outputs), workspace,
+    instructions.push_back({instruction, tensors(instruction.inputs), tensors(instruction.outputs), workspace,
                             Describe(program, static_cast<int>(i)), static_cast<int>(i)});
   }
   return instructions;
@@ -76,7 +76,7 @@ class Step {
         arena_(program_.arena_bytes, lanes_.First()) {
     communication_ = MakeNcclCommunication(world_, program_.mesh, ChannelsOf(program_), {.alone = true});
     std::vector<CommInstruction> instructions = Resolve(program_, coordinate_, arena_);
-    for (const CommInstruction& i : instructions) order_.push_back(i.instruction->lane);
+    for (const CommInstruction& i : instructions) order_.push_back(i.instruction.lane);
     prepared_ = communication_->Prepare(program_, coordinate_, std::move(instructions));
   }
 

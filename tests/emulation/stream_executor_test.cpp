@@ -137,7 +137,9 @@ TEST_F(StreamOrders, FindAWaitThatIsLeftOut) {
   int found = 0, found_in_order = 0;
   for (int bug = 0; bug < kPlanted; ++bug) {
     Program program = whole;
-    program.instructions[waiting[waiting.size() * static_cast<size_t>(bug) / kPlanted]].waits.clear();
+    std::vector<Instruction> list(whole.instructions.begin(), whole.instructions.end());
+    list[waiting[waiting.size() * static_cast<size_t>(bug) / kPlanted]].waits = {};
+    program.instructions = Instructions(list);
     SetStreams("");
     found_in_order += compiled.Train(program) != wanted;
     bool seen = false;

@@ -104,25 +104,24 @@ void ProgramBuilder::Place(int value) {
   end_ += (bytes + 63) / 64 * 64;
 }
 
-Instruction& ProgramBuilder::Run(Op op, Lane lane) {
-  Instruction i;
-  i.op = graph_.AddOp(std::move(op));
-  i.lane = lane;
+void ProgramBuilder::Run(Op op, Lane lane) {
+  const int id = graph_.AddOp(std::move(op));
   const Op& added = graph_.ops.back();
   const auto find = [&](int value) -> const PersistentBuffer* {
     const auto it = std::find_if(program_.persistent.begin(), program_.persistent.end(),
                                  [&](const PersistentBuffer& b) { return b.value == value; });
     return it == program_.persistent.end() ? nullptr : &*it;
   };
+  std::vector<Operand> inputs, outputs;
   for (int v : added.inputs)
-    if (find(v) != nullptr) i.inputs.push_back(find(v)->place);
-  for (int v : added.outputs) i.outputs.push_back(find(v)->place);
+    if (find(v) != nullptr) inputs.push_back(find(v)->place);
+  for (int v : added.outputs) outputs.push_back(find(v)->place);
+  Operand workspace;
   if (lane != Lane::kCompute) {
-    i.workspace = {-1, end_, CommWorkspaceBytes(graph_, added, program_.mesh, coordinate_)};
-    end_ += (i.workspace.bytes + 63) / 64 * 64;
+    workspace = {-1, end_, CommWorkspaceBytes(graph_, added, program_.mesh, coordinate_)};
+    end_ += (workspace.bytes + 63) / 64 * 64;
   }
-  program_.instructions.push_back(std::move(i));
-  return program_.instructions.back();
+  program_.instructions.Add({.op = id, .lane = lane, .inputs = inputs, .outputs = outputs, .workspace = workspace});
 }
 
 Program ProgramBuilder::Take() {

@@ -39,7 +39,7 @@ class ProgramBuilder {
   /// Allocates memory on this rank.
   void Place(int value);
   /// Runs an op here; gives communication its exact workspace.
-  Instruction& Run(Op op, Lane lane);
+  void Run(Op op, Lane lane);
   /// An op of the graph that this rank does not run.
   int AddOp(Op op) { return graph_.AddOp(std::move(op)); }
 

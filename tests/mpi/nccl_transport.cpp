@@ -11,7 +11,7 @@ namespace {
 class PreparedInOrder final : public PreparedComm {
  public:
   std::unique_ptr<PreparedComm> prepared;
-  std::vector<const Instruction*> instructions;
+  std::vector<Instruction> instructions;
 };
 
 /// Stream communication for an executor that expects a thread: streams whose work is done when it is issued.
@@ -48,9 +48,9 @@ class InOrder final : public Communication {
  private:
   void IssueAll(PreparedInOrder& work, LaneCounts& lanes) {
     for (size_t k = 0; k < work.instructions.size(); ++k) {
-      for (const Wait& wait : work.instructions[k]->waits) lanes.Await(wait);
+      for (const Wait& wait : work.instructions[k].waits) lanes.Await(wait);
       streams_->Issue(*work.prepared, k, nullptr);
-      lanes.Raise(work.instructions[k]->lane);
+      lanes.Raise(work.instructions[k].lane);
     }
   }
 

@@ -57,7 +57,7 @@ struct Meeting {
 
 /// A communication instruction with its tensors in memory.
 struct CommInstruction {
-  const Instruction* instruction = nullptr;
+  Instruction instruction;
   std::vector<Tensor> inputs;
   std::vector<Tensor> outputs;
   std::byte* workspace = nullptr;

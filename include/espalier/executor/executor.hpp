@@ -53,7 +53,7 @@ struct HostCopy {
     const std::byte* from;
     int64_t bytes;
   };
-  const Instruction* instruction = nullptr;
+  Instruction instruction;
   int index = -1;  ///< in Program::instructions
   std::vector<Part> parts;
 };
@@ -155,7 +155,7 @@ class Executor {
   [[noreturn]] void Fail(const std::string& message);
 
   const Op& OpOf(int instruction) const;
-  const Instruction& InstructionAt(int index) const { return program_.instructions[static_cast<size_t>(index)]; }
+  Instruction InstructionAt(int index) const { return program_.instructions[static_cast<size_t>(index)]; }
   /// The arguments of a kernel call, for one of its blocks.
   KernelCall ArgumentsOf(const Call& call, const Operands& block, void* stream = nullptr) const;
 
@@ -180,9 +180,9 @@ class Executor {
 
  private:
   Tensor Resolve(const Operand& operand) const;
-  std::vector<Tensor> Resolve(const std::vector<Operand>& operands) const;
+  std::vector<Tensor> Resolve(const OperandList& operands) const;
   Tensor ResolveBox(const Operand& operand, const Box& box) const;
-  std::vector<Tensor> ResolveTransfers(const std::vector<Operand>& operands,
+  std::vector<Tensor> ResolveTransfers(const OperandList& operands,
                                        const std::vector<std::vector<Box>>& boxes) const;
   std::vector<Operands> ResolveBlocks(const Instruction& instruction, const Op& op) const;
   Arena& ArenaOf(const Operand& operand) const;

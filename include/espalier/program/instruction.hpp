@@ -3,10 +3,14 @@
 // only through groups (axes), relative peers and the boxes of local shards.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "espalier/graph/graph.hpp"
@@ -51,6 +55,7 @@ struct Operand {
   int value = -1;      ///< in Program::graph
   int64_t offset = 0;  ///< bytes from the start of that arena
   int64_t bytes = 0;
+  bool operator==(const Operand&) const = default;
 };
 
 /// "Do not start before the first `count` instructions of `lane` are finished." Counts restart with every step.
@@ -59,18 +64,162 @@ struct Wait {
   int count = 0;
 };
 
+/// Visits a list that makes its elements on the way: list[0], list[1], ...
+template <typename List, typename Element>
+class IndexIterator {
+ public:
+  using value_type = Element;
+  using difference_type = std::ptrdiff_t;
+  using reference = Element;
+  using pointer = void;
+  using iterator_category = std::input_iterator_tag;
+  using iterator_concept = std::random_access_iterator_tag;
+
+  IndexIterator() = default;
+  IndexIterator(const List* list, std::ptrdiff_t at) : list_(list), at_(at) {}
+  Element operator*() const { return (*list_)[static_cast<size_t>(at_)]; }
+  Element operator[](std::ptrdiff_t n) const { return (*list_)[static_cast<size_t>(at_ + n)]; }
+  IndexIterator& operator++() { return *this += 1; }
+  IndexIterator& operator--() { return *this -= 1; }
+  IndexIterator operator++(int) { return std::exchange(*this, *this + 1); }
+  IndexIterator operator--(int) { return std::exchange(*this, *this - 1); }
+  IndexIterator& operator+=(std::ptrdiff_t n) { return at_ += n, *this; }
+  IndexIterator& operator-=(std::ptrdiff_t n) { return at_ -= n, *this; }
+  friend IndexIterator operator+(IndexIterator i, std::ptrdiff_t n) { return i += n; }
+  friend IndexIterator operator+(std::ptrdiff_t n, IndexIterator i) { return i += n; }
+  friend IndexIterator operator-(IndexIterator i, std::ptrdiff_t n) { return i -= n; }
+  friend std::ptrdiff_t operator-(IndexIterator a, IndexIterator b) { return a.at_ - b.at_; }
+  friend bool operator==(IndexIterator a, IndexIterator b) { return a.at_ == b.at_; }
+  friend auto operator<=>(IndexIterator a, IndexIterator b) { return a.at_ <=> b.at_; }
+
+ private:
+  const List* list_ = nullptr;
+  std::ptrdiff_t at_ = 0;
+};
+
+class Instructions;
+
+/// The operands of an instruction. A view of a list, or of a program's instructions; reads like a constant std::vector.
+class OperandList {
+ public:
+  OperandList() = default;
+  OperandList(std::span<const Operand> list) : list_(list.data()), size_(static_cast<uint32_t>(list.size())) {}
+  OperandList(const std::vector<Operand>& list) : OperandList(std::span(list)) {}
+
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  inline Operand operator[](size_t i) const;
+  using Iterator = IndexIterator<OperandList, Operand>;
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, static_cast<std::ptrdiff_t>(size_)}; }
+
+ private:
+  friend Instructions;
+  OperandList(const Instructions& of, uint32_t first, uint32_t size, int microbatch)
+      : of_(&of), first_(first), size_(size), microbatch_(microbatch) {}
+
+  const Operand* list_ = nullptr;
+  const Instructions* of_ = nullptr;  ///< null: `list_`
+  uint32_t first_ = 0, size_ = 0;
+  int microbatch_ = -1;
+};
+
 /// One op at one microbatch. Communication (IsCommunication of the op's kind) runs on communication lanes, copies to
-/// and from the host run on copy lanes; every other op is a kernel on the compute lane.
+/// and from the host run on copy lanes; every other op is a kernel on the compute lane. Its lists are views.
 struct Instruction {
   int op = -1;          ///< in Program::graph
   int microbatch = -1;  ///< -1: once per step
   Lane lane = Lane::kCompute;
   bool accumulate = false;  ///< add to the accumulators: every microbatch but the first, which overwrites them
-  std::vector<Operand> inputs;
-  std::vector<Operand> outputs;
-  Operand workspace;  ///< value -1; bytes 0 if none; of the device
-  std::vector<Wait> waits;
+  OperandList inputs = {};
+  OperandList outputs = {};
+  Operand workspace = {};  ///< value -1; bytes 0 if none; of the device
+  std::span<const Wait> waits = {};
 };
+
+/// Instructions in program order. Most of an instruction is the same in all microbatches, and is stored once for its op
+/// (Work). Places are stored by value, not by operand, and once if a value is at the same place in all microbatches
+/// (Column). So a further microbatch takes 8 bytes for each instruction, and 8 for each value that moves. Reads like a
+/// constant std::vector of Instruction, which it makes on the way; these are valid until the list changes or ends.
+class Instructions {
+ public:
+  Instructions() = default;
+  /// Copies the instructions and all their lists.
+  explicit Instructions(std::span<const Instruction> list) {
+    for (const Instruction& instruction : list) Add(instruction);
+  }
+
+  size_t size() const { return places_.size(); }
+  bool empty() const { return places_.empty(); }
+  Instruction operator[](size_t i) const;
+  /// CHECKs the index.
+  Instruction at(size_t i) const;
+  using Iterator = IndexIterator<Instructions, Instruction>;
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, static_cast<std::ptrdiff_t>(size())}; }
+
+  /// For that many instructions in all.
+  void Reserve(size_t instructions, int microbatches);
+  /// Appends an instruction, of which it copies the lists.
+  void Add(const Instruction& instruction);
+  /// Gives all instructions their waits, at most 255 each: `counts[i]` for instruction i, one after the other.
+  void SetWaits(std::vector<Wait> waits, const std::vector<uint8_t>& counts);
+
+ private:
+  friend OperandList;
+  /// The offsets of a value, or of the workspace of an op.
+  struct Column {
+    int value = -1;
+    bool of_step = false;        ///< known without a microbatch, so the same in all
+    int most = -1;               ///< the last microbatch that is known
+    int64_t offset = 0;          ///< in all microbatches, if there are no others
+    std::vector<int64_t> moves;  ///< by microbatch; -1: not known
+    int next = -1;               ///< another column of the value, with other offsets in the same microbatches
+    int64_t At(int microbatch) const { return moves.empty() ? offset : moves[static_cast<size_t>(microbatch)]; }
+  };
+  struct Part {
+    uint32_t column = 0;
+    int64_t bytes = 0;
+    bool operator==(const Part&) const = default;
+  };
+  /// An instruction without microbatch, places and waits.
+  struct Work {
+    int op = -1;
+    Lane lane = Lane::kCompute;
+    bool accumulate = false;
+    uint16_t inputs = 0, outputs = 0;  ///< their numbers
+    uint32_t first = 0;                ///< inputs, outputs and workspace in parts_
+    int next = -1;                     ///< another work of the op
+  };
+  struct Place {
+    uint32_t work = 0;
+    int32_t microbatch : 24 = -1;
+    uint32_t waits : 8 = 0;  ///< their number
+  };
+  static constexpr size_t kBlock = 16;  ///< places for which one index of waits is stored
+
+  Operand OperandAt(uint32_t part, int microbatch) const {
+    const Column& column = columns_[parts_[part].column];
+    return {column.value, column.At(microbatch), parts_[part].bytes};
+  }
+  uint32_t ColumnOf(int& first, const Operand& operand, int microbatch);
+  static bool Takes(Column& column, int microbatch, int64_t offset, int microbatches);
+  uint32_t WorkOf(const Instruction& instruction);
+
+  int microbatches_ = 0;
+  std::vector<Place> places_;
+  std::vector<Work> works_;
+  std::vector<Part> parts_;
+  std::vector<Column> columns_;
+  std::vector<int> works_of_op_, columns_of_value_, columns_of_workspace_;  ///< the first ones; -1: none
+  std::vector<Part> made_;                                                   ///< of the instruction that is added
+  std::vector<Wait> waits_;
+  std::vector<uint32_t> first_wait_;  ///< by block of places
+};
+
+inline Operand OperandList::operator[](size_t i) const {
+  return of_ == nullptr ? list_[i] : of_->OperandAt(first_ + static_cast<uint32_t>(i), microbatch_);
+}
 
 /// A buffer that is live during the whole step: a state, accumulator, input or result.
 struct PersistentBuffer {
@@ -93,7 +242,7 @@ struct Program {
   int microbatches = 1;
   std::vector<int> stage_of_chunk;  ///< by global chunk
   std::vector<PersistentBuffer> persistent;
-  std::vector<Instruction> instructions;
+  Instructions instructions;
   /// By op: those that have strips. All other ops touch all bytes of their operands.
   std::map<int, TouchedBytes> touched;
   int64_t arena_bytes = 0;  ///< of the device: the peak, exactly

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,7 +61,7 @@ CommTimes CommTimesOf(const Breakdown& breakdown);
 
 /// The instructions that the compute lane of a rank may wait for at one moment.
 struct LaneHeads {
-  ByLane<const Instruction*> head{};  ///< the next or current instruction of each lane; null at its end
+  ByLane<std::optional<Instruction>> head{};  ///< the next or current instruction of each lane; none at its end
   ByLane<int> done{};                 ///< finished instructions of each lane
   ByLane<bool> transferring{};        ///< its head has begun; for the compute lane: a kernel runs
 };

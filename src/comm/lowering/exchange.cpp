@@ -70,11 +70,11 @@ class ExchangeLowering {
       : program_(program),
         coordinate_(coordinate),
         comm_(comm),
-        op_(program.graph->ops[static_cast<size_t>(comm.instruction->op)]),
-        workspace_(comm.workspace, comm.instruction->workspace.bytes) {}
+        op_(program.graph->ops[static_cast<size_t>(comm.instruction.op)]),
+        workspace_(comm.workspace, comm.instruction.workspace.bytes) {}
 
   Exchange Run() {
-    exchange_.channel = ChannelOf(program_, *comm_.instruction);
+    exchange_.channel = ChannelOf(program_, comm_.instruction);
     members_ = program_.mesh.GroupSize(exchange_.channel.axes);
     self_ = program_.mesh.IndexInGroup(exchange_.channel.axes, coordinate_);
     if (op_.kind == OpKind::kSend)

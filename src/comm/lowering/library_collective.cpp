@@ -43,12 +43,12 @@ class CollectiveLowering {
  public:
   CollectiveLowering(const Program& program, const Coordinate& coordinate, const CommInstruction& comm)
       : comm_(comm),
-        op_(program.graph->ops[static_cast<size_t>(comm.instruction->op)]),
-        channel_(ChannelOf(program, *comm.instruction)),
+        op_(program.graph->ops[static_cast<size_t>(comm.instruction.op)]),
+        channel_(ChannelOf(program, comm.instruction)),
         plan_(PlanTransfer(*program.graph, op_, program.mesh, coordinate)),
         members_(program.mesh.GroupSize(channel_.axes)),
         self_(static_cast<size_t>(program.mesh.IndexInGroup(channel_.axes, coordinate))),
-        workspace_(comm.workspace, comm.instruction->workspace.bytes) {}
+        workspace_(comm.workspace, comm.instruction.workspace.bytes) {}
 
   std::optional<Exchange> Run() {
     const bool fits = op_.kind == OpKind::kAllGather       ? Gather()
@@ -151,9 +151,9 @@ class CollectiveLowering {
 
 std::optional<Exchange> LowerToLibraryCollective(const Program& program, const Coordinate& coordinate,
                                                  const CommInstruction& instruction) {
-  const OpKind kind = program.graph->op(instruction.instruction->op).kind;
+  const OpKind kind = program.graph->op(instruction.instruction.op).kind;
   const bool collective = IsCollective(kind) && kind != OpKind::kAllToAll;
-  if (!collective || ChannelOf(program, *instruction.instruction).axes.Empty()) return std::nullopt;
+  if (!collective || ChannelOf(program, instruction.instruction).axes.Empty()) return std::nullopt;
   return CollectiveLowering(program, coordinate, instruction).Run();
 }
 

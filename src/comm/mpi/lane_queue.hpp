@@ -20,7 +20,7 @@ namespace espalier {
 
 /// One instruction, lowered, with its communicator.
 struct MpiInstruction {
-  const Instruction* instruction;
+  Instruction instruction;
   std::string label;
   int index;
   int number;  ///< among instructions with the same channel, lane and peer (MessageNumbers)
@@ -130,7 +130,7 @@ class LaneQueue {
   bool Advance() {
     if (Done()) return false;
     const MpiInstruction& instruction = Head();
-    if (!begun_ && !counts_.Met(instruction.instruction->waits)) return false;
+    if (!begun_ && !counts_.Met(instruction.instruction.waits)) return false;
     const WorkScope scope(instruction.label);
     if (!begun_ && FaultAtInstruction(instruction.index) == InstructionFault::kSkip) return Next(), true;
     if (begun_) {

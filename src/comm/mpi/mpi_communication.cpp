@@ -78,10 +78,10 @@ class MpiCommunication::Impl {
       Exchange exchange = LowerInstruction(program, coordinate, i);
       const MPI_Comm comm = CommOf(exchange.channel);
       prepared->meets |= i.meeting.has_value();
-      prepared->lanes[static_cast<size_t>(i.instruction->lane)].push_back({i.instruction,
+      prepared->lanes[static_cast<size_t>(i.instruction.lane)].push_back({i.instruction,
                                                                            std::move(i.label),
                                                                            i.index,
-                                                                           numbers.Next(program, *i.instruction),
+                                                                           numbers.Next(program, i.instruction),
                                                                            std::move(exchange),
                                                                            comm,
                                                                            i.before,
@@ -270,7 +270,7 @@ class MpiCommunication::Impl {
       if (queue.Done() || queue.Pending()) continue;
       working_on_ = &queue.Head();
       bool free = true;
-      for (const Wait& wait : queue.Head().instruction->waits) {
+      for (const Wait& wait : queue.Head().instruction.waits) {
         const bool compute = wait.lane == Lane::kCompute;
         if (compute ? reached >= wait.count : counts_->Met(wait)) continue;
         free = false;

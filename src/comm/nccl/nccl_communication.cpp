@@ -50,7 +50,7 @@ std::optional<Communicators::Pair> PairOf(const Program& program, const Instruct
 std::vector<Communicators::Pair> PairsOf(const Program& program, const std::vector<CommInstruction>& instructions) {
   std::vector<Communicators::Pair> pairs;
   for (const CommInstruction& i : instructions)
-    if (const auto pair = PairOf(program, *i.instruction)) pairs.push_back(*pair);
+    if (const auto pair = PairOf(program, i.instruction)) pairs.push_back(*pair);
   return pairs;
 }
 
@@ -132,7 +132,7 @@ class Preparer {
  private:
   void Add(CommInstruction& instruction) {
     const Exchange exchange = Lower(program_, coordinate_, instruction, library_collectives_);
-    const auto pair = PairOf(program_, *instruction.instruction);
+    const auto pair = PairOf(program_, instruction.instruction);
     StreamInstruction& prepared = prepared_->instructions.emplace_back();
     prepared.label = std::move(instruction.label);
     if (!exchange.channel.axes.Empty())

@@ -164,7 +164,7 @@ void CudaExecutor::IssueKernel(const Call& call) {
 }
 
 void CudaExecutor::IssueCopy(const HostCopy& copy) {
-  const Lane lane = copy.instruction->lane;
+  const Lane lane = copy.instruction.lane;
   const cudaStream_t stream = streams_.Of(lane);
   const cudaMemcpyKind kind = lane == Lane::kCopyOut ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
   if (Clock() != nullptr) Clock()->Begins(copy.index, stream);

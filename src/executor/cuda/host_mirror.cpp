@@ -21,9 +21,9 @@ HostMirror::HostMirror(const Arena& arena, const std::vector<CommInstruction>& i
     if (bytes > 0) ranges.push_back({offset / kPage * kPage, (offset + bytes + kPage - 1) / kPage * kPage});
   };
   for (const CommInstruction& i : instructions) {
-    for (const std::vector<Operand>* operands : {&i.instruction->inputs, &i.instruction->outputs})
-      for (const Operand& operand : *operands) add(operand.offset, operand.bytes);
-    add(i.instruction->workspace.offset, i.instruction->workspace.bytes);
+    for (const OperandList& operands : {i.instruction.inputs, i.instruction.outputs})
+      for (const Operand& operand : operands) add(operand.offset, operand.bytes);
+    add(i.instruction.workspace.offset, i.instruction.workspace.bytes);
   }
   Pin(std::move(ranges));
 }

@@ -39,10 +39,11 @@ void StagedExecutor::IssueStep(cudaEvent_t began) {
   ByLane<int> issued{};
   JobRanges jobs(program_);
   size_t call = 0, copy = 0;
-  for (const Instruction& i : program_.instructions) {
+  for (size_t index = 0; index < program_.instructions.size(); ++index) {
+    const Instruction i = program_.instructions[index];
     if (IsMessageLane(i.lane)) continue;
     const cudaStream_t stream = streams_.Of(i.lane);
-    jobs.Enter(static_cast<int>(&i - program_.instructions.data()));
+    jobs.Enter(static_cast<int>(index));
     AwaitLanes(i.waits);
     const bool marks = i.lane == Lane::kCompute &&
                        std::ranges::any_of(i.waits, [](const Wait& wait) { return IsCopyLane(wait.lane); });
@@ -88,7 +89,7 @@ void StagedExecutor::AwaitLanes(std::span<const Wait> waits) {
 void StagedExecutor::Fetch(const CommInstruction& instruction) {
   CUDA_CALL(cudaSetDevice(device_));  // sets the device of this thread
   const cudaStream_t copy = streams_.staging.Get();
-  for (const Wait& wait : instruction.instruction->waits)
+  for (const Wait& wait : instruction.instruction.waits)
     if (!IsMessageLane(wait.lane)) events_.Await(wait, copy);
   if (Clock() != nullptr) Clock()->Begins(instruction.index, copy);
   for (const Tensor& input : instruction.inputs)

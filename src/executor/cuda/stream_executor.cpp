@@ -88,8 +88,8 @@ void StreamExecutor::Issue(bool captured) {
   ByLane<int> issued{};
   JobRanges jobs(program_);
   size_t call = 0, exchange = 0, copy = 0;
-  for (const Instruction& i : program_.instructions) {
-    const int index = static_cast<int>(&i - program_.instructions.data());
+  for (int index = 0; index < std::ssize(program_.instructions); ++index) {
+    const Instruction i = program_.instructions[static_cast<size_t>(index)];
     jobs.Enter(index);
     const cudaStream_t stream = streams_.Of(i.lane);
     const bool computes = i.lane == Lane::kCompute, marks = computes && !i.waits.empty() && !captured;

@@ -62,10 +62,15 @@ class TransferBenchmark {
   /// The program; add nothing more.
   const Program& Finish() {
     const int64_t values = Aligned(most_value_bytes_), work = Aligned(most_work_bytes_);
-    for (Instruction& i : program_.instructions) {
-      for (Operand& input : i.inputs) input.offset = 0;
-      for (Operand& output : i.outputs) output.offset = values;
-      i.workspace.offset = 2 * values;
+    for (const Rung& rung : rungs_) {
+      const Op& op = graph_.op(rung.op);
+      const std::vector<Operand> inputs = OperandsAt(0, op.inputs), outputs = OperandsAt(values, op.outputs);
+      for (size_t i = 0; i < rung.instructions.size(); ++i)
+        program_.instructions.Add({.op = rung.op,
+                                   .lane = rung.lane,
+                                   .inputs = inputs,
+                                   .outputs = outputs,
+                                   .workspace = {-1, 2 * values, rung.work_bytes}});
     }
     program_.arena_bytes = 2 * values + work;
     program_.graph = std::make_shared<Graph>(graph_);
@@ -76,6 +81,9 @@ class TransferBenchmark {
   struct Rung {
     OpKind kind = OpKind::kNone;
     int64_t bytes = 0;
+    int op = -1;
+    Lane lane = Lane::kCompute;
+    int64_t work_bytes = 0;
     std::vector<size_t> instructions;
   };
   const std::vector<Rung>& rungs() const { return rungs_; }
@@ -99,40 +107,39 @@ class TransferBenchmark {
     if (kind == OpKind::kRecv) op.attributes.numbers = {{"from", stage - 1}};
     if (kind != OpKind::kRecv) op.inputs = {value(from)};
     if (kind != OpKind::kSend) op.outputs = {value(to)};
-    AddInstructions(graph_.AddOp(op), lane, Repetitions(about_bytes));
+    AddRung(graph_.AddOp(op), lane, Repetitions(about_bytes));
   }
 
-  void AddInstructions(int id, Lane lane, int repetitions) {
+  void AddRung(int id, Lane lane, int repetitions) {
     const Op& op = graph_.op(id);
-    Instruction instruction;
-    instruction.op = id;
-    instruction.lane = lane;
-    for (int v : op.inputs) instruction.inputs.push_back({v, 0, BytesOf(v)});
-    for (int v : op.outputs) instruction.outputs.push_back({v, 0, BytesOf(v)});
-    instruction.workspace.bytes = CommWorkspaceBytes(graph_, op, program_.mesh, coordinate_);
-    most_work_bytes_ = std::max(most_work_bytes_, instruction.workspace.bytes);
-    const bool message = IsBetweenStages(op.kind);
-    Rung rung{message ? OpKind::kSend : op.kind,
+    for (const std::vector<int>& values : {op.inputs, op.outputs})
+      for (int value : values) most_value_bytes_ = std::max(most_value_bytes_, BytesOf(value));
+    Rung rung{IsBetweenStages(op.kind) ? OpKind::kSend : op.kind,
               op.kind == OpKind::kRecv ? BytesOf(op.outputs[0]) : WireBytes(graph_, op, program_.mesh, coordinate_),
+              id,
+              lane,
+              CommWorkspaceBytes(graph_, op, program_.mesh, coordinate_),
               {}};
-    for (int i = 0; i < repetitions; ++i) {
-      rung.instructions.push_back(program_.instructions.size());
-      program_.instructions.push_back(instruction);
-    }
+    most_work_bytes_ = std::max(most_work_bytes_, rung.work_bytes);
+    for (int i = 0; i < repetitions; ++i) rung.instructions.push_back(instructions_++);
     rungs_.push_back(std::move(rung));
   }
 
-  int64_t BytesOf(int value) {
+  int64_t BytesOf(int value) const {
     const Type& type = graph_.value(value).type;
-    const int64_t bytes = Volume(LocalShape(type, program_.mesh, coordinate_)) * SizeOf(type.dtype);
-    most_value_bytes_ = std::max(most_value_bytes_, bytes);
-    return bytes;
+    return Volume(LocalShape(type, program_.mesh, coordinate_)) * SizeOf(type.dtype);
+  }
+  std::vector<Operand> OperandsAt(int64_t offset, const std::vector<int>& values) const {
+    std::vector<Operand> operands;
+    for (int value : values) operands.push_back({value, offset, BytesOf(value)});
+    return operands;
   }
 
   Coordinate coordinate_;
   Graph graph_;
   Program program_;
   std::vector<Rung> rungs_;
+  size_t instructions_ = 0;
   int64_t most_value_bytes_ = 0, most_work_bytes_ = 0;
 };
 

@@ -37,19 +37,24 @@ class Builder {
     return id;
   }
 
-  Instruction& Run(const std::string& kind, std::vector<int> inputs, std::vector<int> outputs, int microbatch = -1,
+  /// An instruction with its lists.
+  struct Made {
+    int op, microbatch;
+    Lane lane;
+    std::vector<Operand> inputs, outputs;
+    std::vector<Wait> waits;
+    bool accumulate = false;
+    Operand workspace = {};
+  };
+  /// The instruction may be changed until the next one.
+  Made& Run(const std::string& kind, std::vector<int> inputs, std::vector<int> outputs, int microbatch = -1,
                    Lane lane = Lane::kCompute, std::vector<Wait> waits = {}) {
     Op op{OpKindOf(kind), inputs, outputs, {}, Role::kF, 3, 0};
     op.attributes.numbers["axes"] = AxisSet{Axis::kTp}.bits();
-    Instruction i;
-    i.op = graph_.AddOp(op);
-    i.microbatch = microbatch;
-    i.lane = lane;
-    for (int v : inputs) i.inputs.push_back(Place(v, microbatch));
-    for (int v : outputs) i.outputs.push_back(Place(v, microbatch));
-    i.waits = std::move(waits);
-    program_.instructions.push_back(i);
-    return program_.instructions.back();
+    Made& made = made_.emplace_back(Made{graph_.AddOp(op), microbatch, lane, {}, {}, std::move(waits)});
+    for (int v : inputs) made.inputs.push_back(Place(v, microbatch));
+    for (int v : outputs) made.outputs.push_back(Place(v, microbatch));
+    return made;
   }
 
   Operand Workspace(int64_t bytes) {
@@ -59,6 +64,16 @@ class Builder {
   }
 
   Program Take() {
+    for (const Made& made : made_)
+      program_.instructions.Add({.op = made.op,
+                                 .microbatch = made.microbatch,
+                                 .lane = made.lane,
+                                 .accumulate = made.accumulate,
+                                 .inputs = made.inputs,
+                                 .outputs = made.outputs,
+                                 .workspace = made.workspace,
+                                 .waits = made.waits});
+    made_.clear();
     program_.graph = std::make_shared<const Graph>(graph_);
     program_.arena_bytes = end_;
     return program_;
@@ -74,6 +89,7 @@ class Builder {
   Coordinate coordinate_;
   Graph graph_;
   Program program_;
+  std::vector<Made> made_;
   int64_t end_ = 0;
 };
 
@@ -147,8 +163,8 @@ class FakeCommunication : public Communication {
   void RunLane(FakePrepared& prepared, LaneCounts& lanes, Lane lane) {
     try {
       for (const CommInstruction& i : prepared.instructions) {
-        if (i.instruction->lane != lane) continue;
-        for (const Wait& wait : i.instruction->waits) lanes.Await(wait);
+        if (i.instruction.lane != lane) continue;
+        for (const Wait& wait : i.instruction.waits) lanes.Await(wait);
         if (i.before) i.before();
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         CHECK(fail_with.empty(), "as told");

@@ -43,8 +43,8 @@ class FakeCommunication : public Communication {
  private:
   void RunLane(FakePrepared& prepared, LaneCounts& lanes, Lane lane) try {
     for (const CommInstruction& i : prepared.instructions) {
-      if (i.instruction->lane != lane) continue;
-      for (const Wait& wait : i.instruction->waits) lanes.Await(wait);
+      if (i.instruction.lane != lane) continue;
+      for (const Wait& wait : i.instruction.waits) lanes.Await(wait);
       CHECK(!fails, "as told");
       Arrival last = i.meeting->arrive();
       last.at += peers_after;

@@ -104,13 +104,14 @@ TEST(IssueOrder, RefusesAPlantedCycle) {
   const Compilation c =
       Compile(SmallDeck(PipelineDeck({"dualpipev", 2}, 4, 12, {"run.device=cuda"})), 4, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
-  std::vector<Instruction>& list = programs[1].instructions;
   const size_t send = FindInstruction(programs[1], "send", 5);
-  const auto recv = std::find_if(list.begin() + static_cast<std::ptrdiff_t>(send), list.end(),
-                                 [](const Instruction& i) { return i.lane == Lane::kPpRecv; });
-  ASSERT_NE(recv, list.end());
-  std::rotate(list.begin() + static_cast<std::ptrdiff_t>(send), recv, recv + 1);
-  for (Instruction& i : list) i.waits.clear();
+  Edit(programs[1], [&](std::vector<Instruction>& list) {
+    const auto recv = std::find_if(list.begin() + static_cast<std::ptrdiff_t>(send), list.end(),
+                                   [](const Instruction& i) { return i.lane == Lane::kPpRecv; });
+    ASSERT_NE(recv, list.end());
+    std::rotate(list.begin() + static_cast<std::ptrdiff_t>(send), recv, recv + 1);
+  });
+  ClearWaits(programs[1]);
   EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("no order of all communication agrees"));
 }
 
@@ -120,14 +121,14 @@ TEST(IssueOrder, RanksOfAStageIssueAlike) {
   std::vector<Program> programs = AllPrograms(c);
   EXPECT_EQ(WhatCheckSays(c.mesh, programs), "");
   // One rank issues a gather of parameters after the first collective of tp.
-  std::vector<Instruction>& list = programs[2].instructions;
-  const auto tp = std::find_if(list.begin(), list.end(), [](const Instruction& i) { return i.lane == Lane::kTp; });
-  const auto dp = std::find_if(std::make_reverse_iterator(tp), list.rend(),
-                               [](const Instruction& i) { return i.lane == Lane::kDp; });
-  ASSERT_NE(dp, list.rend());
-  std::rotate(dp.base() - 1, dp.base(), tp + 1);
-  for (Program& program : programs)
-    for (Instruction& i : program.instructions) i.waits.clear();
+  Edit(programs[2], [](std::vector<Instruction>& list) {
+    const auto tp = std::ranges::find(list, Lane::kTp, &Instruction::lane);
+    const auto dp = std::find_if(std::make_reverse_iterator(tp), list.rend(),
+                                 [](const Instruction& i) { return i.lane == Lane::kDp; });
+    ASSERT_NE(dp, list.rend());
+    std::rotate(dp.base() - 1, dp.base(), tp + 1);
+  });
+  for (Program& program : programs) ClearWaits(program);
   EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("issue their communication in different orders"));
 }
 
@@ -135,27 +136,25 @@ TEST(WorldChecker, RefusesAReorderedSend) {
   const Compilation c = Compile(SmallDeck(Layout("221")), 4, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
   Program& first = programs[0];
-  std::swap(first.instructions[FindInstruction(first, "send", 1)].microbatch,
-            first.instructions[FindInstruction(first, "send", 2)].microbatch);
+  SwapMicrobatches(first, FindInstruction(first, "send", 1), FindInstruction(first, "send", 2));
   EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("but the receiver expects recv"));
 }
 
 TEST(WorldChecker, RefusesAMissingCollective) {
   const Compilation c = Compile(SmallDeck(Layout("112")), 2, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
-  programs[1].instructions.erase(programs[1].instructions.begin() +
-                                 static_cast<std::ptrdiff_t>(FindInstruction(programs[1], "all_gather", 3)));
+  Erase(programs[1], FindInstruction(programs[1], "all_gather", 3));
   EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("group tp on lane tp"));
 }
 
 TEST(WorldChecker, RefusesAMissingReceive) {
   const Compilation c = Compile(SmallDeck(Layout("211")), 2, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
-  auto& instructions = programs[1].instructions;
+  const Instructions& instructions = programs[1].instructions;
   size_t last = 0;
   for (size_t i = 0; i < instructions.size(); ++i)
     if (instructions[i].lane == Lane::kPpRecv) last = i;
-  instructions.erase(instructions.begin() + static_cast<std::ptrdiff_t>(last));
+  Erase(programs[1], last);
   EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("messages to rank 1, which expects"));
 }
 
@@ -166,7 +165,11 @@ TEST(WorldChecker, RefusesADeadlockBetweenStages) {
   Program& p = programs[0];
   const int sends = static_cast<int>(std::count_if(p.instructions.begin(), p.instructions.end(),
                                                    [](const Instruction& i) { return i.lane == Lane::kPpSend; }));
-  p.instructions[FindInstruction(p, "recv")].waits.push_back({Lane::kPpSend, sends});
+  const size_t recv = FindInstruction(p, "recv");
+  const std::span<const Wait> planned = p.instructions[recv].waits;
+  std::vector<Wait> waits(planned.begin(), planned.end());
+  waits.push_back({Lane::kPpSend, sends});
+  Edit(p, [&](std::vector<Instruction>& list) { list[recv].waits = waits; });
   EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("deadlock"));
 }
 
@@ -185,8 +188,8 @@ TEST(WorldChecker, FindsTheOneGroupThatDiffers) {
   const Compilation c = Compile(SmallDeck({"parallel.dp_shard=4", "parallel.tp=2"}), 8, Purpose::kTrain);
   const Program program = MakeProgram(c, c.mesh.CoordinateOf(0));
   Program other = program;
-  std::swap(other.instructions[FindInstruction(other, "all_gather", 3)],
-            other.instructions[FindInstruction(other, "reduce_scatter", 1)]);
+  const size_t gather = FindInstruction(other, "all_gather", 3), scatter = FindInstruction(other, "reduce_scatter", 1);
+  Edit(other, [&](std::vector<Instruction>& list) { std::swap(list[gather], list[scatter]); });
   for (int wrong : {7, 6, 3, 0})
     EXPECT_THAT(WhatCheckSaysOf(c.mesh, [&](int rank) -> const Program& { return rank == wrong ? other : program; }),
                 testing::AllOf(testing::HasSubstr("group"), testing::HasSubstr(fmt::format("on rank {}", wrong))))
@@ -201,8 +204,7 @@ TEST(WorldChecker, FindsTheOnePipelineThatDiffers) {
   const Compilation c = Compile(SmallDeck({"parallel.pp=2", "parallel.dp_shard=4"}), 8, Purpose::kTrain);
   const Program first = MakeProgram(c, c.mesh.CoordinateOf(0)), last = MakeProgram(c, c.mesh.CoordinateOf(4));
   Program other = last;
-  std::swap(other.instructions[FindInstruction(other, "recv", 0)].microbatch,
-            other.instructions[FindInstruction(other, "recv", 1)].microbatch);
+  SwapMicrobatches(other, FindInstruction(other, "recv", 0), FindInstruction(other, "recv", 1));
   const auto with = [&](int wrong) {
     return WhatCheckSaysOf(c.mesh, [&, wrong](int rank) -> const Program& {
       return rank == wrong ? other : rank < 4 ? first : last;
@@ -226,8 +228,7 @@ TEST(WorldChecker, ComparesUnevenClasses) {
   EXPECT_EQ(check(), "");
   for (auto& [rank, program] : programs) {
     const Program intact = program;
-    std::vector<Instruction>& list = program.instructions;
-    list.erase(list.begin() + static_cast<std::ptrdiff_t>(FindInstruction(program, "all_gather")));
+    Erase(program, FindInstruction(program, "all_gather"));
     const bool alone = std::count(representative.begin(), representative.end(), rank) == 6;
     if (!alone) {
       EXPECT_THAT(check(), testing::HasSubstr("group")) << rank;

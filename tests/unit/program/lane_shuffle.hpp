@@ -20,7 +20,7 @@ class LaneShuffle {
         random_(seed),
         words_({std::vector<Writer>(static_cast<size_t>(program.arena_bytes / 4 + 1), {-1, -1}),
                 std::vector<Writer>(static_cast<size_t>(program.host_bytes / 4 + 1), {-1, -1})}) {
-    for (const Instruction& i : program.instructions) lanes_[static_cast<size_t>(i.lane)].push_back(&i);
+    for (const Instruction& i : program.instructions) lanes_[static_cast<size_t>(i.lane)].push_back(i);
     for (const PersistentBuffer& b : program.persistent) Write(b.place, b.microbatch);
   }
 
@@ -28,7 +28,7 @@ class LaneShuffle {
     for (;;) {
       std::vector<size_t> ready;
       for (size_t l = 0; l < kLaneCount; ++l)
-        if (!active_[l] && done_[l] < lanes_[l].size() && Ready(*lanes_[l][done_[l]])) ready.push_back(l);
+        if (!active_[l] && done_[l] < lanes_[l].size() && Ready(lanes_[l][done_[l]])) ready.push_back(l);
       for (size_t l = 0; l < kLaneCount; ++l)
         if (active_[l]) ready.push_back(l);
       if (ready.empty()) break;
@@ -40,7 +40,7 @@ class LaneShuffle {
  private:
   /// An instruction takes two moves: it starts (its outputs become undefined) and ends (inputs must still be intact).
   void Step(size_t l) {
-    const Instruction& i = *lanes_[l][done_[l]];
+    const Instruction& i = lanes_[l][done_[l]];
     if (!active_[l]) {
       CheckInputs(i);
       for (const Operand& o : Touched(i, false))
@@ -78,9 +78,9 @@ class LaneShuffle {
   }
   /// The bytes that an instruction touches; for a strip, one operand per range.
   std::vector<Operand> Touched(const Instruction& i, bool inputs) const {
-    const std::vector<Operand>& operands = inputs ? i.inputs : i.outputs;
+    const OperandList& operands = inputs ? i.inputs : i.outputs;
     const auto part = program_.touched.find(i.op);
-    if (part == program_.touched.end()) return operands;
+    if (part == program_.touched.end()) return {operands.begin(), operands.end()};
     std::vector<Operand> touched;
     for (size_t k = 0; k < operands.size(); ++k)
       for (const ByteRange& range : (inputs ? part->second.inputs : part->second.outputs)[k])
@@ -105,7 +105,7 @@ class LaneShuffle {
   const Program& program_;
   std::mt19937 random_;
   BySpace<std::vector<Writer>> words_;
-  std::array<std::vector<const Instruction*>, kLaneCount> lanes_;
+  std::array<std::vector<Instruction>, kLaneCount> lanes_;
   std::array<size_t, kLaneCount> done_{};
   std::array<bool, kLaneCount> active_{};
 };

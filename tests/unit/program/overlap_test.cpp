@@ -96,14 +96,15 @@ TEST(Program, GradientsOfTheOnlyMicrobatchTravelUnderTheLayerAfter) {
                                         tp == std::string("parallel.tp=1") ? 2 : 4);
     std::map<Lane, int> issued;
     std::map<int, int> number;  // of each layer's reduction of shards: its number on lane dp
-    for (const Instruction& i : program.instructions) {
+    for (size_t k = 0; k < program.instructions.size(); ++k) {
+      const Instruction i = program.instructions[k];
       const Op& op = program.graph->ops[static_cast<size_t>(i.op)];
       // The layer below must not wait; the one below that may.
       const auto above = number.find(op.layer + 1);
       if (above != number.end() && (op.role == Role::kB || op.role == Role::kW) && !number.contains(op.layer))
         for (const Wait& wait : i.waits)
           EXPECT_FALSE(wait.lane == Lane::kDp && i.lane != Lane::kDp && wait.count >= above->second)
-              << Describe(program, static_cast<int>(&i - program.instructions.data())) << ", " << tp;
+              << Describe(program, static_cast<int>(k)) << ", " << tp;
       ++issued[i.lane];
       if (i.lane == Lane::kDp && op.kind == OpKind::kReduceScatter && op.role == Role::kW)
         number[op.layer] = issued[Lane::kDp];

@@ -63,6 +63,27 @@ inline std::string WhatCheckSays(const Mesh& mesh, const std::vector<Program>& p
   return "";
 }
 
+/// Changes a program's list of instructions. Lists of an instruction that `edit` sets must live until it returns.
+inline void Edit(Program& program, const std::function<void(std::vector<Instruction>&)>& edit) {
+  std::vector<Instruction> list(program.instructions.begin(), program.instructions.end());
+  edit(list);
+  program.instructions = Instructions(list);
+}
+inline void ClearWaits(Program& program) {
+  Edit(program, [](std::vector<Instruction>& list) {
+    for (Instruction& i : list) i.waits = {};
+  });
+}
+/// Exchanges the microbatches of two instructions.
+inline void SwapMicrobatches(Program& program, size_t a, size_t b) {
+  Edit(program, [&](std::vector<Instruction>& list) { std::swap(list[a].microbatch, list[b].microbatch); });
+}
+inline void Erase(Program& program, size_t instruction) {
+  Edit(program, [&](std::vector<Instruction>& list) {
+    list.erase(list.begin() + static_cast<std::ptrdiff_t>(instruction));
+  });
+}
+
 inline size_t FindInstruction(const Program& program, std::string_view kind, int nth = 0) {
   for (size_t i = 0; i < program.instructions.size(); ++i)
     if (program.graph->ops[static_cast<size_t>(program.instructions[i].op)].kind == OpKindOf(kind) && nth-- == 0)

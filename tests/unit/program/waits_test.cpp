@@ -16,8 +16,7 @@ namespace {
 TEST(Waits, H3AnOperandThatEndsBeforeItBeginsIsRefused) {
   const auto plan = [](int64_t offset, int64_t bytes) {
     Program program;
-    program.instructions = {Instruction{}};
-    program.instructions[0].outputs = {{0, offset, bytes}};
+    program.instructions.Add({.op = 0, .outputs = std::vector<Operand>{{0, offset, bytes}}});
     PlanWaits(program);
   };
   plan(64, 64);
@@ -49,8 +48,10 @@ TEST(Program, WaitsAreEnoughForEveryOrderOfLanes) {
 TEST(Program, ShufflingNoticesAMissingWait) {
   const Compilation c = Compile(SmallDeck(Layout("222")), 8, Purpose::kTrain);
   Program program = MakeProgram(c, c.mesh.CoordinateOf(0));
-  for (Instruction& i : program.instructions)
-    if (i.lane == Lane::kCompute) i.waits.clear();
+  Edit(program, [](std::vector<Instruction>& list) {
+    for (Instruction& i : list)
+      if (i.lane == Lane::kCompute) i.waits = {};
+  });
   testing::TestPartResultArray failures;
   {
     testing::ScopedFakeTestPartResultReporter reporter(

@@ -17,9 +17,9 @@ class HandMade {
     }
   }
 
-  void Kernel(int rank, double us, std::vector<Wait> waits = {}) {
+  void Kernel(int rank, double us, const std::vector<Wait>& waits = {}) {
     const int op = graph_.AddOp({.kind = OpKind::kAdd, .role = Role::kF, .layer = 1, .chunk = 0});
-    Add(rank, op, Lane::kCompute, {us, CostSource::kMeasured, Port::kNone}, std::move(waits));
+    Add(rank, op, Lane::kCompute, {us, CostSource::kMeasured, Port::kNone}, waits);
   }
   /// A collective, to which Join adds its members.
   int Collective(Axis axis) {
@@ -29,8 +29,8 @@ class HandMade {
                          .layer = 1,
                          .chunk = 0});
   }
-  void Join(int rank, int op, Lane lane, double us, Port port = Port::kNone, std::vector<Wait> waits = {}) {
-    Add(rank, op, lane, {us, CostSource::kFormula, port}, std::move(waits));
+  void Join(int rank, int op, Lane lane, double us, Port port = Port::kNone, const std::vector<Wait>& waits = {}) {
+    Add(rank, op, lane, {us, CostSource::kFormula, port}, waits);
   }
   /// A message from one stage to another, which Send and Recv refer to.
   int Message(int from, int to) {
@@ -43,18 +43,18 @@ class HandMade {
                   .chunk = 0});
     return send;
   }
-  void Send(int rank, int message, double us, Port port = Port::kNone, std::vector<Wait> waits = {}) {
-    Add(rank, message, Lane::kPpSend, {us, CostSource::kFormula, port}, std::move(waits));
+  void Send(int rank, int message, double us, Port port = Port::kNone, const std::vector<Wait>& waits = {}) {
+    Add(rank, message, Lane::kPpSend, {us, CostSource::kFormula, port}, waits);
   }
-  void Recv(int rank, int message, double us, Port port = Port::kNone, std::vector<Wait> waits = {}) {
-    Add(rank, message + 1, Lane::kPpRecv, {us, CostSource::kFormula, port}, std::move(waits));
+  void Recv(int rank, int message, double us, Port port = Port::kNone, const std::vector<Wait>& waits = {}) {
+    Add(rank, message + 1, Lane::kPpRecv, {us, CostSource::kFormula, port}, waits);
   }
 
   /// A copy to or from the host, which takes `beside` times as long while one goes the other way.
-  void Copy(int rank, OpKind kind, double us, double beside, std::vector<Wait> waits = {}) {
+  void Copy(int rank, OpKind kind, double us, double beside, const std::vector<Wait>& waits = {}) {
     const int op = graph_.AddOp({.kind = kind, .role = Role::kU, .layer = 1, .chunk = 0});
     Add(rank, op, kind == OpKind::kCopyOut ? Lane::kCopyOut : Lane::kCopyIn,
-        {us, CostSource::kFormula, Port::kNone, beside}, std::move(waits));
+        {us, CostSource::kFormula, Port::kNone, beside}, waits);
   }
 
   Simulation Run(SimulateOptions options = {}, const Cluster& cluster = SlowingCluster()) const {
@@ -70,9 +70,8 @@ class HandMade {
   }
 
  private:
-  void Add(int rank, int op, Lane lane, InstructionCost cost, std::vector<Wait> waits) {
-    programs_[static_cast<size_t>(rank)].instructions.push_back(
-        {.op = op, .microbatch = 0, .lane = lane, .waits = std::move(waits)});
+  void Add(int rank, int op, Lane lane, InstructionCost cost, const std::vector<Wait>& waits) {
+    programs_[static_cast<size_t>(rank)].instructions.Add({.op = op, .microbatch = 0, .lane = lane, .waits = waits});
     costs_[static_cast<size_t>(rank)].push_back(cost);
   }
 

@@ -25,13 +25,12 @@ TEST(ExposedAxis, BothDirectionsCountAsPpAndBothCopiesAsHost) {
 
 /// The next instruction of every lane, with these waits.
 struct Heads {
-  ByLane<Instruction> instruction;
+  ByLane<std::vector<Wait>> waits_of;
   LaneHeads heads;
 
   Heads& Next(Lane lane, std::vector<Wait> waits = {}) {
-    instruction[lane].lane = lane;
-    instruction[lane].waits = std::move(waits);
-    heads.head[lane] = &instruction[lane];
+    waits_of[lane] = std::move(waits);
+    heads.head[lane] = Instruction{.lane = lane, .waits = waits_of[lane]};
     return *this;
   }
   Heads& Transfers(Lane lane) {

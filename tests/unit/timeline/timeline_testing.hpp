@@ -19,7 +19,7 @@ class HandMade {
   struct Times {
     double ready_us, begin_us, end_us;
   };
-  HandMade& Add(Lane lane, std::vector<Wait> waits, Times times, Role role = Role::kF, int microbatch = 0) {
+  HandMade& Add(Lane lane, const std::vector<Wait>& waits, Times times, Role role = Role::kF, int microbatch = 0) {
     constexpr ByLane<OpKind> kKinds = {OpKind::kMatmul, OpKind::kAllReduce, OpKind::kRingShift, OpKind::kAllGather,
                                        OpKind::kSend,   OpKind::kRecv,      OpKind::kAllGather};
     Op op;
@@ -28,13 +28,9 @@ class HandMade {
     op.layer = 1;
     op.chunk = 0;
     graph_.ops.push_back(op);
-    Instruction instruction;
-    instruction.op = static_cast<int>(graph_.ops.size()) - 1;
-    instruction.microbatch = microbatch;
-    instruction.lane = lane;
-    instruction.waits = std::move(waits);
-    program_.instructions.push_back(instruction);
-    spans_.push_back({instruction.op, times.ready_us, times.begin_us, times.end_us});
+    const int id = static_cast<int>(graph_.ops.size()) - 1;
+    program_.instructions.Add({.op = id, .microbatch = microbatch, .lane = lane, .waits = waits});
+    spans_.push_back({id, times.ready_us, times.begin_us, times.end_us});
     return *this;
   }
   Track Done() const {
@@ -65,17 +61,16 @@ class StageReplay {
       lanes_[program_->instructions[static_cast<size_t>(i)].lane].push_back(i);
   }
   const Program& program() const { return *program_; }
-  const Instruction* Head(Lane lane) const {
-    return ends_[lane].size() == lanes_[lane].size()
-               ? nullptr
-               : &program_->instructions[static_cast<size_t>(lanes_[lane][ends_[lane].size()])];
+  bool Ended(Lane lane) const { return ends_[lane].size() == lanes_[lane].size(); }
+  Instruction Head(Lane lane) const {
+    return program_->instructions.at(static_cast<size_t>(lanes_[lane].at(ends_[lane].size())));
   }
-  const Op& HeadOp(Lane lane) const { return program_->graph->op(Head(lane)->op); }
+  const Op& HeadOp(Lane lane) const { return program_->graph->op(Head(lane).op); }
   /// When the head of a lane is ready; negative if unknown yet.
   double Ready(Lane lane) const {
-    if (Head(lane) == nullptr) return -1;
+    if (Ended(lane)) return -1;
     double ready = ends_[lane].empty() ? 0 : ends_[lane].back();
-    for (const Wait& wait : Head(lane)->waits) {
+    for (const Wait& wait : Head(lane).waits) {
       if (std::ssize(ends_[wait.lane]) < wait.count) return -1;
       ready = std::max(ready, ends_[wait.lane][static_cast<size_t>(wait.count) - 1]);
     }
@@ -120,7 +115,7 @@ inline bool RunHead(std::vector<StageReplay>& stages, StageReplay& stage, Lane l
       return false;
     begin = std::max(begin, member->Ready(its_lane));
   }
-  const double cost = cost_of(stage.program(), *stage.Head(lane));
+  const double cost = cost_of(stage.program(), stage.Head(lane));
   for (const auto& [member, its_lane] : members) member->Run(its_lane, begin, cost);
   return true;
 }

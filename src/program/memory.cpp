@@ -4,7 +4,9 @@
 // last use. An op that can work in place reuses the buffer of an input that is dead afterwards. Neighbours
 // (GraphFacts::blocks) get one hole when the first of them is produced; each frees its part.
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "espalier/device_memory/workspace.hpp"
@@ -67,7 +69,6 @@ class MemoryPlanner {
     int value = -1;
     int last_use = -1;
     MemoryClass memory_class = MemoryClass::kActivations;
-    Key next = kNone;     // in the list of those that die after the same instruction
     bool placed = false;  // has memory
     bool exists = false;  // has been made
     bool reused = false;  // another value has the memory now
@@ -86,15 +87,30 @@ class MemoryPlanner {
   struct SharedWorkspaces {
     SharedWorkspace of_p, of_s;  // by role
   };
-  /// A list in order of arrival, linked through its elements.
-  struct List {
-    int first = kNone, last = kNone;
+  /// What ends after instructions to come.
+  template <typename T>
+  class Ends {
+   public:
+    void Add(int after, const T& what) {
+      heap_.push_back({after, what});
+      std::ranges::push_heap(heap_, std::ranges::greater(), &End::after);
+    }
+    /// One that ends after instruction `i`, the first of those to come.
+    std::optional<T> Take(int i) {
+      if (heap_.empty() || heap_.front().after != i) return std::nullopt;
+      std::ranges::pop_heap(heap_, std::ranges::greater(), &End::after);
+      const T what = heap_.back().what;
+      heap_.pop_back();
+      return what;
+    }
+
+   private:
+    struct End {
+      int after;
+      T what;
+    };
+    std::vector<End> heap_;
   };
-  void Append(List& list, Key key) {
-    (list.last == kNone ? list.first : At(list.last).next) = key;
-    At(key).next = kNone;
-    list.last = key;
-  }
   /// Buffers of a microbatch have a slot from its first instruction on, until the last of them dies. So their number
   /// grows with the microbatches in flight.
   class Slots {
@@ -185,7 +201,7 @@ class MemoryPlanner {
       note(InputsOf(k));
       note(OpOf(k).outputs);
     }
-    closed_[last].push_back(microbatch);
+    closed_.Add(last, microbatch);
   }
   void NoteUse(Key key, int use) { At(key).last_use = std::max(At(key).last_use, use); }
   Buffer& At(Key key) { return buffers_[key]; }
@@ -398,7 +414,7 @@ class MemoryPlanner {
       if (!buffer.exists) {
         if (!buffer.placed && !ReuseInput(i, o, key)) Allocate(value, microbatch, heaps);
         buffer.exists = true;
-        Append(deaths_[buffer.last_use], key);
+        deaths_.Add(buffer.last_use, key);
       }
       outputs_.push_back({buffer.value, buffer.offset, BytesOf(value)});
     }
@@ -439,7 +455,7 @@ class MemoryPlanner {
     const Operand place = {-1, heap.Take(bytes), bytes};
     const MemoryClass memory_class = lane == Lane::kCompute ? MemoryClass::kWorkspace : MemoryClass::kCommunication;
     Count(Space::kDevice, memory_class, bytes, +1);
-    released_[last].push_back({place, memory_class});
+    released_.Add(last, {place, memory_class});
     return place;
   }
   /// Memory for a value and its neighbours.
@@ -491,25 +507,19 @@ class MemoryPlanner {
   }
 
   void Free(int i, Heaps& heaps) {
-    for (const Workspace& workspace : TakeOut(released_, i)) {
-      heaps[Space::kDevice].Give(workspace.place.offset, workspace.place.bytes);
-      Count(Space::kDevice, workspace.memory_class, workspace.place.bytes, -1);
+    while (const std::optional<Workspace> workspace = released_.Take(i)) {
+      heaps[Space::kDevice].Give(workspace->place.offset, workspace->place.bytes);
+      Count(Space::kDevice, workspace->memory_class, workspace->place.bytes, -1);
     }
-    for (Key key = TakeOut(deaths_, i).first; key != kNone; key = At(key).next) {
-      Buffer& buffer = At(key);
+    while (const std::optional<Key> key = deaths_.Take(i)) {
+      Buffer& buffer = At(*key);
       buffer.placed = buffer.exists = false;
       if (buffer.reused) continue;
       const int64_t bytes = BytesOf(buffer.value);
       heaps[SpaceOf(buffer.value)].Give(buffer.offset, bytes);
       Count(SpaceOf(buffer.value), buffer.memory_class, bytes, -1);
     }
-    for (int microbatch : TakeOut(closed_, i)) slots_.Give(microbatch);
-  }
-  /// What ends after instruction `i`, the first of all that are to come.
-  template <typename Ends>
-  static Ends TakeOut(std::map<int, Ends>& by_end, int i) {
-    if (by_end.empty() || by_end.begin()->first != i) return {};
-    return std::move(by_end.extract(by_end.begin()).mapped());
+    while (const std::optional<int> microbatch = closed_.Take(i)) slots_.Give(*microbatch);
   }
 
   void FindTouchedBytes() {
@@ -573,9 +583,9 @@ class MemoryPlanner {
   std::vector<int> overlap_ends_;                 // by instruction: the last one that may overlap with it
   std::map<int, int> next_copy_out_;              // by copy to the host
   std::map<int, std::vector<int>> gathered_;      // by gather of scalars: its inputs on this stage
-  std::map<int, List> deaths_;                    // by instruction to come: keys that die after it
-  std::map<int, std::vector<Workspace>> released_;  // the same for workspaces
-  std::map<int, std::vector<int>> closed_;        // the same for slots: their microbatches
+  Ends<Key> deaths_;
+  Ends<Workspace> released_;
+  Ends<int> closed_;                              // slots: their microbatches
   std::vector<Operand> inputs_, outputs_;         // of the instruction that is made
   ByLane<SharedWorkspaces> shared_{};
   BySpace<ByMemoryClass<int64_t>> live_{};

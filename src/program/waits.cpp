@@ -136,15 +136,12 @@ class WaitPlanner {
       const Lane lane = instruction.lane;
       const auto touched = program_.touched.find(instruction.op);
       const TouchedBytes* part = touched == program_.touched.end() ? nullptr : &touched->second;
-      const auto for_inputs = [&](const auto& f) { ForBytes(instruction.inputs, part ? &part->inputs : nullptr, f); };
-      const auto for_outputs = [&](const auto& f) {
-        ForBytes(instruction.outputs, part ? &part->outputs : nullptr, f);
-      };
-      for_inputs([&](Hazards& hazards, int64_t begin, int64_t end) {
-        hazards.ForEachTouched(begin, end, [&](const Segment& s) { Need(s.writer); });
-      });
+      FindBytes(instruction.inputs, part ? &part->inputs : nullptr, reads_);
+      FindBytes(instruction.outputs, part ? &part->outputs : nullptr, writes_);
+      for (const auto& [hazards, begin, end] : reads_)
+        hazards->ForEachTouched(begin, end, [&](const Segment& s) { Need(s.writer); });
       // An accumulation also reads its outputs; a write waits for readers and writers anyway.
-      for_outputs([&](Hazards& hazards, int64_t begin, int64_t end) { NeedAll(hazards, begin, end); });
+      for (const auto& [hazards, begin, end] : writes_) NeedAll(*hazards, begin, end);
       const int64_t work = instruction.workspace.offset, work_end = work + instruction.workspace.bytes;
       Hazards& device = hazards_[Space::kDevice];
       NeedAll(device, work, work_end);
@@ -152,10 +149,9 @@ class WaitPlanner {
       Emit(lane);
       counts_.push_back(static_cast<uint8_t>(waits_.size() - before));
       const Access self{instruction.lane, ++issued_[lane]};
-      for_inputs([&](Hazards& hazards, int64_t begin, int64_t end) {
-        hazards.ForEach(begin, end, [&](Segment& s) { s.readers[lane] = self.count; });
-      });
-      for_outputs([&](Hazards& hazards, int64_t begin, int64_t end) { hazards.Overwrite(begin, end, self); });
+      for (const auto& [hazards, begin, end] : reads_)
+        hazards->ForEach(begin, end, [&](Segment& s) { s.readers[lane] = self.count; });
+      for (const auto& [hazards, begin, end] : writes_) hazards->Overwrite(begin, end, self);
       device.Overwrite(work, work_end, self);
     }
     program_.instructions.SetWaits(std::move(waits_), counts_);
@@ -164,15 +160,23 @@ class WaitPlanner {
  private:
   void Need(const Access& access) { Need(access.lane, access.count); }
   void Need(Lane lane, int count) { needed_[lane] = std::max(needed_[lane], count); }
-  /// Calls f(hazards of the arena, begin, end) for the bytes that an instruction touches: those in `parts`, or all.
-  template <typename F>
-  void ForBytes(const OperandList& operands, const std::vector<std::vector<ByteRange>>* parts, const F& f) {
+  /// Bytes of an arena.
+  struct Bytes {
+    Hazards* hazards;
+    int64_t begin, end;
+  };
+  /// The bytes that an instruction touches: those in `parts`, or all.
+  void FindBytes(const OperandList& operands, const std::vector<std::vector<ByteRange>>* parts,
+                 std::vector<Bytes>& found) {
+    found.clear();
     for (size_t i = 0; i < operands.size(); ++i) {
-      Hazards& hazards = hazards_[program_.SpaceOf(operands[i])];
-      const int64_t at = operands[i].offset;
-      if (parts == nullptr) f(hazards, at, at + operands[i].bytes);
+      const Operand operand = operands[i];
+      Hazards* hazards = &hazards_[program_.SpaceOf(operand)];
+      const int64_t at = operand.offset;
+      if (parts == nullptr) found.push_back({hazards, at, at + operand.bytes});
       if (parts != nullptr)
-        for (const ByteRange& range : (*parts)[i]) f(hazards, at + range.offset, at + range.offset + range.bytes);
+        for (const ByteRange& range : (*parts)[i])
+          found.push_back({hazards, at + range.offset, at + range.offset + range.bytes});
     }
   }
   void NeedAll(Hazards& hazards, int64_t begin, int64_t end) {
@@ -195,8 +199,9 @@ class WaitPlanner {
   BySpace<Hazards> hazards_;
   ByLane<int> needed_{}, issued_{};
   ByLane<ByLane<int>> known_{};
-  std::vector<Wait> waits_;      // of all instructions
-  std::vector<uint8_t> counts_;  // by instruction: waits
+  std::vector<Bytes> reads_, writes_;  // of the instruction
+  std::vector<Wait> waits_;            // of all instructions
+  std::vector<uint8_t> counts_;        // by instruction: waits
 };
 
 }  // namespace

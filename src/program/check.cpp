@@ -171,8 +171,8 @@ class WorldChecker {
     }
     for (const LaneState& stage : stages)
       for (Lane lane : kLanes)
-        CHECK(stage.Ended(lane), "deadlock: stage {} lane {} never gets past {}", stage.program->stage,
-              Name(lane), TextOf(*stage.program, stage.HeadIndex(lane)));
+        CHECK(stage.Ended(lane), "deadlock: stage {} lane {} never gets past {}", stage.program->stage, Name(lane),
+              TextOf(*stage.program, stage.HeadIndex(lane)));
   }
 
   struct LaneState {

@@ -1,6 +1,6 @@
-// The order of the instructions of one rank: P, then the jobs of its stage in order, then S and U. Ops of other stages are not
-// emitted. With overlap.gradients the reductions of S follow the ops of the last microbatch that make their inputs (and
-// with parallel.reduce = "microbatch" the last sums of a job are added in the next one, see job_ops.hpp):
+// The order of the instructions of one rank: P, then the jobs of its stage in order, then S and U. Ops of other stages
+// are not emitted. With overlap.gradients the reductions of S follow the ops of the last microbatch that make their
+// inputs (and with parallel.reduce = "microbatch" the last sums of a job are added in the next one, see job_ops.hpp):
 //
 //   W 7  dw2 += matmul(dy, x)                  dw2 += matmul(dy, x)
 //   B 7  dx = matmul(dy, w)            ->      S  s2 = reduce_scatter(dw2)    issued

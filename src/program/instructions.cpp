@@ -1,6 +1,7 @@
 // Instructions that share what they have in common.
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "espalier/program/instruction.hpp"
 #include "espalier/util/error.hpp"
@@ -64,9 +65,29 @@ void Instructions::Add(const Instruction& instruction) {
   places_.push_back({work, instruction.microbatch, static_cast<uint32_t>(instruction.waits.size())});
 }
 
+void Instructions::MapOffsets(const std::function<int64_t(int value, int64_t offset)>& of) {
+  for (Column& column : columns_) {
+    if (column.moves.empty()) {
+      column.offset = of(column.value, column.offset);
+      continue;
+    }
+    std::optional<int64_t> first;
+    bool same = true;
+    for (int64_t& offset : column.moves) {
+      if (offset < 0) continue;
+      offset = of(column.value, offset);
+      same = same && offset == first.value_or(offset);
+      first = first.value_or(offset);
+    }
+    if (!same) continue;
+    column.offset = first.value_or(0);
+    column.moves = {};
+  }
+}
+
 void Instructions::SetWaits(std::vector<Wait> waits, const std::vector<uint8_t>& counts) {
-  CHECK(counts.size() == size() && waits.size() <= kMost, "waits of {} instructions for a program of {}",
-        counts.size(), size());
+  CHECK(counts.size() == size() && waits.size() <= kMost, "waits of {} instructions for a program of {}", counts.size(),
+        size());
   size_t first = 0;
   for (size_t i = 0; i < size(); ++i) {
     if (i % kBlock == 0) first_wait_[i / kBlock] = static_cast<uint32_t>(first);

@@ -1,8 +1,8 @@
-// The instructions of a program: offsets by liveness, in the arena of the device and in that of the host. Persistent
-// buffers are at the bottom. Above
-// them a scan over the program gives each value the smallest hole that fits when it is produced, and frees it after its
-// last use. An op that can work in place reuses the buffer of an input that is dead afterwards. Neighbours
-// (GraphFacts::blocks) get one hole when the first of them is produced; each frees its part.
+// The instructions of a program, and offsets by liveness in the arenas of the device and of the host. Persistent
+// buffers are at the bottom. A scan over the program requests memory for each value from the instruction that makes it
+// to its last use. An op that can work in place takes over the request of an input that is dead afterwards. Neighbours
+// (GraphFacts::blocks) begin together, one behind the other; each ends by itself. Pack finds places for all requests
+// (packing.hpp).
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -14,8 +14,8 @@
 #include "espalier/graph/transfers.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
-#include "heap.hpp"
 #include "next_uses.hpp"
+#include "packing.hpp"
 #include "planners.hpp"
 
 namespace espalier {
@@ -45,27 +45,26 @@ class MemoryPlanner {
     FindNextCopies();
     SizeSharedWorkspaces();
     FindLastUsesOfStep();
-    Heaps heaps = {Heap(base_[Space::kDevice]), Heap(base_[Space::kHost])};
     program_.instructions.Reserve(ops_.size(), program_.microbatches);
     for (int i = 0; i < std::ssize(ops_); ++i) {
       Open(OpAt(i).microbatch, i);
-      Place(i, heaps);
-      NoteMemory(i, heaps);
-      Free(i, heaps);
+      Add(i);
+      NoteMemory(i);
+      Free(i);
     }
-    program_.arena_bytes = std::max(base_[Space::kDevice], heaps[Space::kDevice].peak());
-    program_.host_bytes = std::max(base_[Space::kHost], heaps[Space::kHost].peak());
+    PackRequests();
     FindTouchedBytes();
   }
 
  private:
-  using Heaps = BySpace<Heap>;
   /// Index of a value of one microbatch, or of the step, in `buffers_`.
   using Key = int;
   static constexpr int kNone = -1;
+  /// Until all requests have places, a request stands for an offset: this number and its index.
+  static constexpr int64_t kRequests = 4 * kMaxBytes;
 
   struct Buffer {
-    int64_t offset = 0;
+    int64_t offset = 0;  // or a request
     int value = -1;
     int last_use = -1;
     MemoryClass memory_class = MemoryClass::kActivations;
@@ -80,9 +79,8 @@ class MemoryPlanner {
   /// For the collectives of a role on a lane.
   struct SharedWorkspace {
     int64_t bytes = 0;    // of the largest
-    int64_t offset = -1;  // -1: before the first
+    int64_t offset = -1;  // or a request; -1: before the first
     int last = -1;        // instruction
-    int64_t below = 0;    // of role P: bytes of what all but the first bring, which come below the workspace
   };
   struct SharedWorkspaces {
     SharedWorkspace of_p, of_s;  // by role
@@ -182,8 +180,8 @@ class MemoryPlanner {
     const auto first = static_cast<size_t>(FirstKey(slots_.Take(microbatch)));
     const size_t end = first + static_cast<size_t>(microbatch_values_);
     buffers_.resize(std::max(buffers_.size(), end));
-    std::fill(buffers_.begin() + static_cast<std::ptrdiff_t>(first), buffers_.begin() + static_cast<std::ptrdiff_t>(end),
-              Buffer{});
+    std::fill(buffers_.begin() + static_cast<std::ptrdiff_t>(first),
+              buffers_.begin() + static_cast<std::ptrdiff_t>(end), Buffer{});
     for (const auto& [value, offsets] : copies_) {
       Buffer& buffer = At(KeyOf(value, microbatch));
       buffer.offset = offsets[microbatch];
@@ -205,6 +203,27 @@ class MemoryPlanner {
   }
   void NoteUse(Key key, int use) { At(key).last_use = std::max(At(key).last_use, use); }
   Buffer& At(Key key) { return buffers_[key]; }
+
+  int64_t AddRequest(Space space, int64_t bytes, int i, bool behind = false) {
+    bytes = Aligned(bytes);
+    if (bytes == 0) return 0;
+    CHECK(bytes > 0 && bytes <= kMaxBytes, "{} bytes of memory", bytes);
+    requests_[space].push_back({bytes, i, i, behind});
+    return kRequests + std::ssize(requests_[space]) - 1;
+  }
+  void EndRequest(Space space, int64_t offset, int i) {
+    if (offset >= kRequests) requests_[space][offset - kRequests].end = i;
+  }
+  void PackRequests() {
+    BySpace<Packing> packings;
+    for (const Space space : kSpaces) packings[space] = Pack(requests_[space], job_ends_, base_[space]);
+    program_.instructions.MapOffsets([&](int value, int64_t offset) {
+      const Space space = value < 0 ? Space::kDevice : SpaceOf(value);
+      return offset < kRequests ? offset : packings[space].offsets[offset - kRequests];
+    });
+    program_.arena_bytes = packings[Space::kDevice].peak;
+    program_.host_bytes = packings[Space::kHost].peak;
+  }
 
   int64_t BytesOf(int value) {
     int64_t& bytes = bytes_[value];
@@ -366,9 +385,9 @@ class MemoryPlanner {
     return data && program_.microbatches == 1 && HandlesGradients(graph_, OpOf(i));
   }
   /// Collectives of role S overlap with backward, and may take longer. So those of a lane, which run one after the
-  /// other, share one workspace from the first to the last: no kernel gets it and waits for them. Those of role P
-  /// overlap with the first forward. Without a pipeline, whose stages wait anyway, they share one, above what they
-  /// bring, until the first reader of what the last of them brings or the end of the first job.
+  /// other, share one workspace from the first to the last: no kernel gets it and waits for them. Collectives of role P
+  /// overlap with the first forward. Without a pipeline, whose stages wait anyway, they share one until the first
+  /// reader of what the last of them brings or the end of the first job.
   bool SharesWorkspace(int i) const {
     const bool of_p = RoleOf(i) == Role::kP && program_.mesh.Degree(Axis::kPp) == 1;
     return HasCollectives(LaneOf(i)) && (RoleOf(i) == Role::kS || of_p);
@@ -382,21 +401,14 @@ class MemoryPlanner {
       if (!SharesWorkspace(i)) continue;
       SharedWorkspace& shared = SharedBy(i);
       shared.bytes = std::max(shared.bytes, WorkspaceOf(OpAt(i).op));
-      if (RoleOf(i) == Role::kS) {
-        shared.last = i;
-        continue;
-      }
-      if (shared.last >= 0)
-        for (int output : OpOf(i).outputs)
-          if (!FactsOf(output).persistent) shared.below += Aligned(BytesOf(output));
-      shared.last = std::max(i, std::min(job_ends_.at(1) - 1, overlap_ends_[i]));
+      shared.last = RoleOf(i) == Role::kS ? i : std::max(i, std::min(job_ends_.at(1) - 1, overlap_ends_[i]));
     }
   }
   static bool HasCollectives(Lane lane) {
     return lane == Lane::kTp || lane == Lane::kCp || lane == Lane::kEp || lane == Lane::kDp;
   }
 
-  void Place(int i, Heaps& heaps) {
+  void Add(int i) {
     RequireSpaces(i);
     const auto [op, microbatch] = OpAt(i);
     inputs_.clear();
@@ -412,7 +424,7 @@ class MemoryPlanner {
       const Key key = KeyOf(value, microbatch);
       Buffer& buffer = At(key);
       if (!buffer.exists) {
-        if (!buffer.placed && !ReuseInput(i, o, key)) Allocate(value, microbatch, heaps);
+        if (!buffer.placed && !ReuseInput(i, o, key)) Allocate(value, microbatch, i);
         buffer.exists = true;
         deaths_.Add(buffer.last_use, key);
       }
@@ -426,7 +438,7 @@ class MemoryPlanner {
                                .accumulate = facts.adds || (facts.sums && microbatch > 0),
                                .inputs = inputs_,
                                .outputs = outputs_,
-                               .workspace = work_bytes > 0 ? WorkspaceAt(i, work_bytes, heaps) : Operand{}});
+                               .workspace = work_bytes > 0 ? WorkspaceAt(i, work_bytes) : Operand{}});
   }
   /// Kernels and messages have their operands on the device; a copy has one side there, the other on the host.
   void RequireSpaces(int i) {
@@ -439,38 +451,29 @@ class MemoryPlanner {
     require(InputsOf(i), kind == OpKind::kCopyIn ? Space::kHost : Space::kDevice);
     require(OpOf(i).outputs, kind == OpKind::kCopyOut ? Space::kHost : Space::kDevice);
   }
-  Operand WorkspaceAt(int i, int64_t bytes, Heaps& heaps) {
-    Heap& heap = heaps[Space::kDevice];
-    if (!SharesWorkspace(i)) return TakeWorkspace(LaneOf(i), bytes, overlap_ends_[i], heap);
+  Operand WorkspaceAt(int i, int64_t bytes) {
+    if (!SharesWorkspace(i)) return TakeWorkspace(bytes, i, overlap_ends_[i]);
     SharedWorkspace& shared = SharedBy(i);
-    if (shared.offset < 0) {
-      const int64_t below = heap.Take(shared.below);
-      shared.offset = TakeWorkspace(LaneOf(i), shared.bytes, shared.last, heap).offset;
-      heap.Give(below, shared.below);
-    }
+    if (shared.offset < 0) shared.offset = TakeWorkspace(shared.bytes, i, shared.last).offset;
     return {-1, shared.offset, bytes};
   }
-  /// Live until the end of instruction `last`.
-  Operand TakeWorkspace(Lane lane, int64_t bytes, int last, Heap& heap) {
-    const Operand place = {-1, heap.Take(bytes), bytes};
-    const MemoryClass memory_class = lane == Lane::kCompute ? MemoryClass::kWorkspace : MemoryClass::kCommunication;
+  /// Live from instruction `i` to the end of `last`.
+  Operand TakeWorkspace(int64_t bytes, int i, int last) {
+    const Operand place = {-1, AddRequest(Space::kDevice, bytes, i), bytes};
+    const MemoryClass memory_class =
+        LaneOf(i) == Lane::kCompute ? MemoryClass::kWorkspace : MemoryClass::kCommunication;
     Count(Space::kDevice, memory_class, bytes, +1);
     released_.Add(last, {place, memory_class});
     return place;
   }
   /// Memory for a value and its neighbours.
-  void Allocate(int value, int microbatch, Heaps& heaps) {
+  void Allocate(int value, int microbatch, int i) {
     const int block = FactsOf(value).block;
-    const std::vector<int> values = block < 0 ? std::vector{value} : facts_.blocks[block];
-    int64_t bytes = 0;
-    for (int v : values) {
-      CHECK(bytes % kAlignment == 0, "{} has no place beside {}", ValueOf(v).name, ValueOf(values[0]).name);
-      bytes += BytesOf(v);
-    }
-    int64_t offset = heaps[SpaceOf(value)].Take(bytes);
-    for (int v : values) {
-      GiveMemory(At(KeyOf(v, microbatch)), v, offset);
-      offset += BytesOf(v);
+    int64_t before = 0;
+    for (int v : block < 0 ? std::vector{value} : facts_.blocks[block]) {
+      CHECK(before % kAlignment == 0, "{} has no place beside {}", ValueOf(v).name, ValueOf(value).name);
+      GiveMemory(At(KeyOf(v, microbatch)), v, AddRequest(SpaceOf(v), BytesOf(v), i, before > 0));
+      before = BytesOf(v);
     }
   }
   void GiveMemory(Buffer& buffer, int value, int64_t offset) {
@@ -506,18 +509,17 @@ class MemoryPlanner {
     return true;
   }
 
-  void Free(int i, Heaps& heaps) {
+  void Free(int i) {
     while (const std::optional<Workspace> workspace = released_.Take(i)) {
-      heaps[Space::kDevice].Give(workspace->place.offset, workspace->place.bytes);
+      EndRequest(Space::kDevice, workspace->place.offset, i);
       Count(Space::kDevice, workspace->memory_class, workspace->place.bytes, -1);
     }
     while (const std::optional<Key> key = deaths_.Take(i)) {
       Buffer& buffer = At(*key);
       buffer.placed = buffer.exists = false;
       if (buffer.reused) continue;
-      const int64_t bytes = BytesOf(buffer.value);
-      heaps[SpaceOf(buffer.value)].Give(buffer.offset, bytes);
-      Count(SpaceOf(buffer.value), buffer.memory_class, bytes, -1);
+      EndRequest(SpaceOf(buffer.value), buffer.offset, i);
+      Count(SpaceOf(buffer.value), buffer.memory_class, BytesOf(buffer.value), -1);
     }
     while (const std::optional<int> microbatch = closed_.Take(i)) slots_.Give(*microbatch);
   }
@@ -546,18 +548,16 @@ class MemoryPlanner {
     live_[space][memory_class] += sign * Aligned(bytes);
     live_total_[space] += sign * Aligned(bytes);
   }
-  void NoteMemory(int i, const Heaps& heaps) {
+  void NoteMemory(int i) {
     if (course_ != nullptr) course_->allocated.push_back(live_[Space::kDevice]);
-    if (IsHigher(Space::kHost, heaps)) program_.host_by_class = live_[Space::kHost];
-    if (!IsHigher(Space::kDevice, heaps)) return;
+    if (IsHigher(Space::kHost)) program_.host_by_class = live_[Space::kHost];
+    if (!IsHigher(Space::kDevice)) return;
     program_.peak_by_class = live_[Space::kDevice];
     if (course_ != nullptr) course_->peak = i;
   }
   /// More memory of the space is in use than ever before.
-  bool IsHigher(Space space, const Heaps& heaps) {
-    const int64_t peak = heaps[space].peak();
-    if (peak <= peak_seen_[space] && live_total_[space] <= peak_live_[space]) return false;
-    peak_seen_[space] = std::max(peak_seen_[space], peak);
+  bool IsHigher(Space space) {
+    if (live_total_[space] <= peak_live_[space]) return false;
     peak_live_[space] = live_total_[space];
     return true;
   }
@@ -577,19 +577,20 @@ class MemoryPlanner {
   BySpace<int64_t> base_{};
   std::vector<Buffer> buffers_;  // by key
   Slots slots_{program_.microbatches};
-  std::vector<int> first_of_microbatch_;          // its first instruction
-  std::vector<int> next_of_microbatch_;           // by instruction
-  std::map<int, std::vector<int64_t>> copies_;    // persistent values of microbatches: offsets, by microbatch
-  std::vector<int> overlap_ends_;                 // by instruction: the last one that may overlap with it
-  std::map<int, int> next_copy_out_;              // by copy to the host
-  std::map<int, std::vector<int>> gathered_;      // by gather of scalars: its inputs on this stage
+  std::vector<int> first_of_microbatch_;        // its first instruction
+  std::vector<int> next_of_microbatch_;         // by instruction
+  std::map<int, std::vector<int64_t>> copies_;  // persistent values of microbatches: offsets, by microbatch
+  std::vector<int> overlap_ends_;               // by instruction: the last one that may overlap with it
+  std::map<int, int> next_copy_out_;            // by copy to the host
+  std::map<int, std::vector<int>> gathered_;    // by gather of scalars: its inputs on this stage
   Ends<Key> deaths_;
   Ends<Workspace> released_;
-  Ends<int> closed_;                              // slots: their microbatches
-  std::vector<Operand> inputs_, outputs_;         // of the instruction that is made
+  Ends<int> closed_;                       // slots: their microbatches
+  std::vector<Operand> inputs_, outputs_;  // of the instruction that is made
   ByLane<SharedWorkspaces> shared_{};
   BySpace<ByMemoryClass<int64_t>> live_{};
-  BySpace<int64_t> live_total_{}, peak_live_{}, peak_seen_{};
+  BySpace<int64_t> live_total_{}, peak_live_{};
+  BySpace<std::vector<MemoryRequest>> requests_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -162,6 +163,8 @@ class Instructions {
   void Reserve(size_t instructions, int microbatches);
   /// Appends an instruction, of which it copies the lists.
   void Add(const Instruction& instruction);
+  /// Replaces the offset of each operand by `of(value, offset)`; `value` is -1 for workspaces.
+  void MapOffsets(const std::function<int64_t(int value, int64_t offset)>& of);
   /// Gives all instructions their waits, at most 255 each: `counts[i]` for instruction i, one after the other.
   void SetWaits(std::vector<Wait> waits, const std::vector<uint8_t>& counts);
 
@@ -212,7 +215,7 @@ class Instructions {
   std::vector<Part> parts_;
   std::vector<Column> columns_;
   std::vector<int> works_of_op_, columns_of_value_, columns_of_workspace_;  ///< the first ones; -1: none
-  std::vector<Part> made_;                                                   ///< of the instruction that is added
+  std::vector<Part> made_;                                                  ///< of the instruction that is added
   std::vector<Wait> waits_;
   std::vector<uint32_t> first_wait_;  ///< by block of places
 };

@@ -1,0 +1,278 @@
+#include "packing.hpp"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <span>
+
+#include "espalier/program/compile.hpp"
+#include "espalier/util/alignment.hpp"
+#include "espalier/util/error.hpp"
+
+namespace espalier {
+namespace {
+
+/// How requests are placed. Each rule suits some programs.
+struct Rule {
+  int jobs = 0;                ///< requests that end at most so many jobs after their own are placed downward
+  int instructions = 0;        ///< or, if not 0, those that end at most so many instructions after their first
+  bool smallest_hole = false;  ///< downward in the smallest hole that fits, not in the highest
+  bool large_first = false;    ///< large requests have places from the start (PlaceLarge)
+};
+constexpr std::array kRules = {Rule{},
+                               Rule{.smallest_hole = true},
+                               Rule{.smallest_hole = true, .large_first = true},
+                               Rule{.jobs = 1, .large_first = true},
+                               Rule{.jobs = 8, .large_first = true},
+                               Rule{.jobs = 1},
+                               Rule{.instructions = 100}};
+/// After a first round only so many rules are tried for each limit: those that came furthest.
+constexpr size_t kBestRules = 3;
+/// Limits in thousandths above the largest sum of concurrent requests; then twice the memory, and so on.
+constexpr std::array kAbove = {0, 5, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 640};
+
+struct Bytes {
+  int64_t begin = 0, end = 0;
+};
+
+/// Free memory between a base and a limit, in order of addresses. There are dozens of holes, hundreds at most.
+class Holes {
+ public:
+  Holes(int64_t base, int64_t limit) : holes_{{base, limit}} {}
+
+  /// The lowest offset of free memory outside of `taken`, which is sorted by begin; -1: there is none.
+  int64_t Lowest(int64_t bytes, std::span<const Bytes> taken) {
+    for (size_t h = 0; h < holes_.size(); ++h) {
+      int64_t offset = holes_[h].begin;
+      for (const Bytes& other : taken) {
+        if (other.begin >= offset + bytes) break;
+        offset = std::max(offset, other.end);
+      }
+      if (offset + bytes > holes_[h].end) continue;
+      Take(h, offset, bytes);
+      return offset;
+    }
+    return -1;
+  }
+  /// The highest offset in the highest hole, or in the smallest one, with room outside of `taken`; -1: there is none.
+  int64_t Highest(int64_t bytes, std::span<const Bytes> taken, bool smallest_hole) {
+    int64_t offset = -1, size = 0;
+    size_t best = 0;
+    for (size_t h = holes_.size(); h-- > 0;) {
+      const Bytes& hole = holes_[h];
+      if (hole.end - hole.begin < bytes || (offset >= 0 && hole.end - hole.begin >= size)) continue;
+      int64_t end = hole.end;
+      for (auto other = taken.rbegin(); other != taken.rend(); ++other)
+        if (other->begin < end && other->end > end - bytes) end = other->begin;
+      if (end - bytes < hole.begin) continue;
+      offset = end - bytes;
+      size = hole.end - hole.begin;
+      best = h;
+      if (!smallest_hole) break;
+    }
+    if (offset >= 0) Take(best, offset, bytes);
+    return offset;
+  }
+  /// Takes bytes that are free.
+  void TakeAt(int64_t offset, int64_t bytes) {
+    const auto above = std::ranges::upper_bound(holes_, offset, {}, &Bytes::begin);
+    CHECK(above != holes_.begin() && std::prev(above)->end >= offset + bytes, "the byte {} is not free", offset);
+    Take(static_cast<size_t>(std::prev(above) - holes_.begin()), offset, bytes);
+  }
+  void Free(int64_t begin, int64_t end) {
+    const auto above = std::ranges::lower_bound(holes_, begin, {}, &Bytes::begin);
+    const bool joins_above = above != holes_.end() && above->begin == end;
+    const bool joins_below = above != holes_.begin() && std::prev(above)->end == begin;
+    if (joins_above && joins_below) {
+      std::prev(above)->end = above->end;
+      holes_.erase(above);
+    } else if (joins_below) {
+      std::prev(above)->end = end;
+    } else if (joins_above) {
+      above->begin = begin;
+    } else {
+      holes_.insert(above, {begin, end});
+    }
+  }
+
+ private:
+  void Take(size_t h, int64_t offset, int64_t bytes) {
+    const Bytes hole = holes_[h];
+    const auto at = holes_.begin() + static_cast<ptrdiff_t>(h);
+    const bool below = offset > hole.begin, above = offset + bytes < hole.end;
+    if (below && above) holes_.insert(at + 1, {offset + bytes, hole.end});
+    if (below)
+      holes_[h].end = offset;
+    else if (above)
+      holes_[h].begin = offset + bytes;
+    else
+      holes_.erase(at);
+  }
+  std::vector<Bytes> holes_;
+};
+
+class Packer {
+ public:
+  Packer(const std::vector<MemoryRequest>& requests, const std::vector<int>& job_ends, int64_t base)
+      : requests_(requests), base_(base) {
+    packing_.offsets.resize(requests.size());
+    packing_.peak = base_;
+    if (requests.empty()) return;
+    FindJobs(job_ends);
+    SortByEnd();
+    largest_sum_ = LargestSum();
+    PlaceLarge();
+  }
+
+  Packing Run() {
+    if (requests_.empty()) return std::move(packing_);
+    std::array<Attempt, kRules.size()> attempts;
+    for (size_t r = 0; r < kRules.size(); ++r) attempts[r].rule = &kRules[r];
+    size_t tried = kRules.size();
+    const auto fits = [&](int64_t limit) {
+      for (size_t a = 0; a < tried; ++a) {
+        attempts[a].placed = Place(*attempts[a].rule, limit);
+        if (attempts[a].placed == requests_.size()) return true;
+      }
+      std::ranges::stable_sort(attempts, std::greater(), &Attempt::placed);
+      tried = kBestRules;
+      return false;
+    };
+    for (const int above : kAbove)
+      if (fits(base_ + largest_sum_ + Aligned(largest_sum_ / 1000 * above))) return std::move(packing_);
+    // It ends: with the sum of all requests any rule has room.
+    for (int64_t times = 2;; ++times) {
+      tried = kRules.size();
+      if (fits(base_ + times * largest_sum_)) return std::move(packing_);
+    }
+  }
+
+ private:
+  struct Attempt {
+    const Rule* rule = nullptr;
+    size_t placed = 0;  // requests, with the last limit
+  };
+
+  void FindJobs(const std::vector<int>& job_ends) {
+    const auto job_of = [&](int instruction) {
+      return static_cast<int>(std::ranges::upper_bound(job_ends, instruction) - job_ends.begin());
+    };
+    jobs_after_.reserve(requests_.size());
+    for (const MemoryRequest& request : requests_) jobs_after_.push_back(job_of(request.end) - job_of(request.begin));
+  }
+  void SortByEnd() {
+    for (const MemoryRequest& request : requests_) end_ = std::max(end_, request.end);
+    std::vector<int> place(static_cast<size_t>(end_) + 2, 0);  // by instruction: of the first request that ends with it
+    for (const MemoryRequest& request : requests_) ++place[request.end + 1];
+    std::partial_sum(place.begin(), place.end(), place.begin());
+    by_end_.resize(requests_.size());
+    for (size_t r = 0; r < requests_.size(); ++r) by_end_[place[requests_[r].end]++] = static_cast<int>(r);
+  }
+  /// The largest sum of requests that are needed at the same time.
+  int64_t LargestSum() const {
+    int64_t sum = 0, largest = 0;
+    auto ended = by_end_.begin();
+    for (const MemoryRequest& request : requests_) {
+      for (; requests_[*ended].end < request.begin; ++ended) sum -= requests_[*ended].bytes;
+      sum += request.bytes;
+      CHECK(request.bytes > 0 && sum <= kMaxBytes, "{} bytes of memory", sum);
+      largest = std::max(largest, sum);
+    }
+    return largest;
+  }
+
+  /// Whole steps and large requests: the former first, then the largest, each at the lowest offset above the base that
+  /// no other has at the same time.
+  void PlaceLarge() {
+    constexpr int64_t kLarge = 32, kSmall = 1000;  // parts of the largest sum
+    const auto is_long = [&](int r) { return requests_[r].end - requests_[r].begin > end_ / 2; };
+    for (size_t r = 0; r < requests_.size(); ++r) {
+      const bool in_a_block = requests_[r].behind || (r + 1 < requests_.size() && requests_[r + 1].behind);
+      const int64_t part = is_long(static_cast<int>(r)) ? kSmall : kLarge;
+      if (!in_a_block && requests_[r].bytes > largest_sum_ / part) large_.push_back({static_cast<int>(r), 0});
+    }
+    std::ranges::stable_sort(
+        large_, {}, [&](const Large& l) { return std::pair(!is_long(l.request), -requests_[l.request].bytes); });
+    for (auto large = large_.begin(); large != large_.end(); ++large) {
+      const MemoryRequest& request = requests_[large->request];
+      taken_.clear();
+      for (auto other = large_.begin(); other != large; ++other)
+        if (const MemoryRequest& o = requests_[other->request]; o.begin <= request.end && request.begin <= o.end)
+          taken_.push_back({other->offset, other->offset + o.bytes});
+      std::ranges::sort(taken_, {}, &Bytes::begin);
+      large->offset = Holes(base_, base_ + 2 * kMaxBytes).Lowest(request.bytes, taken_);
+      large_end_ = std::max(large_end_, large->offset + request.bytes);
+    }
+    std::ranges::sort(large_, {}, &Large::request);
+  }
+
+  /// Places requests below the limit; returns how many. All: then `packing_` has them.
+  size_t Place(const Rule& rule, int64_t limit) {
+    if (rule.large_first && large_end_ > limit) return 0;
+    Holes holes(base_, limit);
+    packing_.peak = base_;
+    auto ended = by_end_.begin();
+    auto large = rule.large_first ? large_.begin() : large_.end();
+    for (size_t first = 0; first < requests_.size();) {
+      for (; requests_[*ended].end < requests_[first].begin; ++ended)
+        holes.Free(packing_.offsets[*ended], packing_.offsets[*ended] + requests_[*ended].bytes);
+      int64_t offset = 0, bytes = requests_[first].bytes;
+      size_t last = first + 1;
+      if (large != large_.end() && large->request == static_cast<int>(first)) {
+        offset = large->offset;
+        holes.TakeAt(offset, bytes);
+        ++large;
+      } else {
+        bool downward = IsPlacedDownward(rule, first);
+        int end = requests_[first].end;
+        for (; last < requests_.size() && requests_[last].behind; ++last) {
+          bytes += requests_[last].bytes;
+          end = std::max(end, requests_[last].end);
+          downward = downward && IsPlacedDownward(rule, last);
+        }
+        FindTaken(large, end);
+        offset = downward ? holes.Highest(bytes, taken_, rule.smallest_hole) : holes.Lowest(bytes, taken_);
+        if (offset < 0) return first;
+      }
+      packing_.peak = std::max(packing_.peak, offset + bytes);
+      for (; first < last; ++first) {
+        packing_.offsets[first] = offset;
+        offset += requests_[first].bytes;
+      }
+    }
+    return requests_.size();
+  }
+  bool IsPlacedDownward(const Rule& rule, size_t request) const {
+    const MemoryRequest& r = requests_[request];
+    return rule.instructions > 0 ? r.end - r.begin <= rule.instructions : jobs_after_[request] <= rule.jobs;
+  }
+  struct Large {
+    int request = 0;
+    int64_t offset = 0;
+  };
+  /// The places of large requests, from `large` on, that begin at the latest with instruction `end`.
+  void FindTaken(std::vector<Large>::const_iterator large, int end) {
+    taken_.clear();
+    for (; large != large_.end() && requests_[large->request].begin <= end; ++large)
+      taken_.push_back({large->offset, large->offset + requests_[large->request].bytes});
+    if (taken_.size() > 1) std::ranges::sort(taken_, {}, &Bytes::begin);
+  }
+
+  const std::vector<MemoryRequest>& requests_;
+  const int64_t base_;
+  int end_ = 0;                  // the last instruction that needs a request
+  std::vector<int> by_end_;      // requests in order of their ends
+  std::vector<int> jobs_after_;  // by request: how many jobs after its first it ends
+  int64_t largest_sum_ = 0, large_end_ = 0;
+  std::vector<Large> large_;  // in order of requests
+  std::vector<Bytes> taken_;  // memory that the request may not have
+  Packing packing_;
+};
+
+}  // namespace
+
+Packing Pack(const std::vector<MemoryRequest>& requests, const std::vector<int>& job_ends, int64_t base) {
+  return Packer(requests, job_ends, base).Run();
+}
+
+}  // namespace espalier

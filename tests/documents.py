@@ -76,7 +76,7 @@ def name_exists(span, source, words, deck):
 
 
 def words_of_the_source(source):
-    """Those of the source and of the job scripts, which have variables of their own."""
+    """The variables that the source reads, and the job scripts' own."""
     scripts = (p.read_text() for p in sorted((ROOT / "jobscripts").iterdir()) if p.is_file())
     return set(re.findall(r"\w+", "\n".join([source, *scripts])))
 

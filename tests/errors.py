@@ -113,7 +113,7 @@ def templates_of(text):
 
 
 def templates():
-    """The same of all sources, with their paths."""
+    """The messages of all sources, with their paths."""
     for path, text in sources():
         if not any(fnmatch.fnmatch(path, pattern) for pattern in INTERNAL):
             yield from ((f"{path}:{line}", *found) for line, *found in templates_of(text))

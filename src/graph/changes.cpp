@@ -18,7 +18,7 @@ std::vector<std::string_view> LinesOf(std::string_view text) {
 /// The names of the values that a line defines; the whole line if it defines none.
 std::string_view Defined(std::string_view line) { return line.substr(0, std::min(line.find(" = "), line.find(" : "))); }
 
-/// The fewest numbers without which the others ascend: all but those of the longest ascending sequence.
+/// The fewest numbers without which the others ascend: all that are not in the longest ascending sequence.
 int64_t OutOfOrder(const std::vector<size_t>& numbers) {
   std::vector<size_t> lowest;  // by length: the lowest last number of an ascending sequence
   for (size_t number : numbers) {

@@ -142,7 +142,7 @@ bool IsEmpty(const Box& box) {
 
 namespace {
 
-/// Elements number `i` of those of a range in pieces of `extent`; the last pieces are shorter, or empty.
+/// Piece number `i` of a range that is cut into pieces of `extent` elements. The last pieces are shorter, or empty.
 Range PieceOf(Range whole, int64_t extent, int64_t i) {
   return {std::min(whole.end, whole.begin + i * extent), std::min(whole.end, whole.begin + (i + 1) * extent)};
 }

@@ -89,8 +89,8 @@ std::vector<FilePart> Packed(const ExpertWeight& w) {
   return parts;
 }
 
-/// In files of gpt-oss each row of an expert's matrix [out, in] is a column of a tensor [in, outs]; of gate and up
-/// every second one, up from the second on.
+/// In files of gpt-oss each row of an expert's matrix [out, in] is a column of a tensor [in, outs]. Gate and up share a
+/// tensor: gate has its even columns, up the odd ones.
 struct GptOssRows {
   int64_t out, in;     ///< of a bias in = 1
   int64_t outs, step;  ///< of the tensor, and from one row to the next

@@ -384,7 +384,7 @@ struct RouterRule {
   int64_t groups = 1, top_groups = 1, group_best = 2;
 };
 
-/// The experts with the highest scores, highest first; of equal scores the lower number.
+/// The experts with the highest scores, highest first; among equal scores, the lower number first.
 struct RouteArgs {
   Array logits;       ///< T[tokens,experts]
   const float* bias;  ///< f32[experts], for the choice alone; nullptr: none

@@ -11,12 +11,12 @@
 namespace espalier {
 
 /// Added to the sum of chosen sigmoid scores, which may be 0 (DeepSeek-V3's code).
-inline constexpr float kLeastScoreSum = 1e-20f;
+inline constexpr float kMinScoreSum = 1e-20f;
 
 /// Whether logit x of one expert goes before logit y of an expert with a higher number. A NaN is below all others.
 ESPALIER_HOST_DEVICE inline bool IsBefore(float x, float y) { return x >= y || y != y; }
 
-/// The `count` experts with the highest logits, highest first; of equal ones the lower number.
+/// The `count` experts with the highest logits, highest first; among equal ones, the lower number first.
 template <typename Logit>
 void ChooseExperts(Logit logit, int64_t experts, int64_t count, int32_t* chosen) {
   int64_t found = 0;
@@ -34,7 +34,7 @@ ESPALIER_HOST_DEVICE inline int32_t BalancedExpert(int32_t position, int64_t i, 
 }
 
 /// Lowers the values of all experts but those in the `top_groups` groups whose `best` highest values, one or two, have
-/// the largest sums; of equal groups the first. A group has adjacent experts.
+/// the largest sums; among equal groups, the first. A group has adjacent experts.
 template <typename T>
 void KeepTopGroups(T* values, int64_t experts, int64_t groups, int64_t top_groups, int64_t best) {
   const int64_t each = experts / groups;

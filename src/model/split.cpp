@@ -36,7 +36,7 @@ std::vector<double> LoadsOf(const Deck::Model& m) {
   return loads;
 }
 
-/// Layers per chunk with the best score; of equal splits the one with more layers in earlier chunks. Dynamic
+/// Layers per chunk with the best score; among equal splits, the one with more layers in earlier chunks. Dynamic
 /// programming from the last chunk to the first: `best[at]` is the score of the chunks from here on, if the chunks
 /// before have `at` layers more than one each.
 std::vector<int64_t> Balance(const Deck::Model& m, int chunks) {

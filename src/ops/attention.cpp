@@ -40,7 +40,7 @@ std::string ShardableDims(const OpContext& c) { return Has(c, "cp") ? "bsh" : "b
 
 Dtype ResultType(const OpContext& c) { return Has(c, "hop") ? Dtype::kF32 : c.ElementType(0); }
 
-/// Appends the dims of the inputs that not every op has: documents or positions, then those of dropout.
+/// Appends the dims of the inputs that not every op has: documents or positions, then dropout.
 std::vector<std::string> WithOthers(std::vector<std::string> dims, const OpContext& c) {
   const bool drops = Has(c, "rate");
   if (c.inputs.size() > dims.size() + (drops ? 2 : 0)) dims.emplace_back(Has(c, "cached") ? "s" : "bs");

@@ -5,7 +5,7 @@
 //   o, lse = attention_sink(o0, lse0, sinks)         o = o0 exp(lse0 - lse)
 //
 // Probabilities are exp(score - lse), so attention_grad with these o and lse (OpDefinition::completes) is the gradient
-// of both: that of a score is p (dO . v - dO . o), as without a sink. The sink's probability has no value, so its
+// of both: a score's is p (dO . v - dO . o), as without a sink. The sink's probability has no value, so its
 // gradient is the sum over queries of - exp(sink - lse) (dO . o).
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"

@@ -10,7 +10,7 @@ namespace espalier {
 /// KernelTraits::key of texts, or of numbers, alone.
 KeyAttributes Texts(auto... names) { return {.texts = {names...}}; }
 KeyAttributes Numbers(auto... names) { return {.numbers = {names...}}; }
-/// The same of ops on rows of experts: how full the pool is (src/ops/dispatch.cpp).
+/// Ops on rows of experts answer how full the pool is (src/ops/dispatch.cpp).
 inline const KeyAttributes kKeyOfRows{.numbers = {"load", "pass"}};
 
 /// The element type of the copy that an update writes beside the master; none without attribute `copy`.
@@ -31,7 +31,7 @@ double EachOperandOnce(const LocalOp& op, bool accumulate);
 /// Rows of input 1 added to those of an fp32 table: each of them is read, and a row of the table read and written. The
 /// first microbatch clears the table.
 double AddedRowsBytes(const LocalOp& op, bool accumulate);
-/// The same of ops on rows of experts, of which balanced routing fills a share (src/ops/dispatch.cpp).
+/// As above, for ops on rows of experts. Balanced routing fills a share of these rows (src/ops/dispatch.cpp).
 double FilledRowsOnce(const LocalOp& op, bool accumulate);
 double InputBytes(const LocalOp& op, size_t input);
 double OutputBytes(const LocalOp& op);

@@ -3,7 +3,7 @@
 // spans, so that each rank has the scales of its own shard: `shards` of them, placed on all axes of these dims.
 //
 // Rows of experts, "ebsk->ebsk,ebs", have a scale each. The second input has their experts: rows that are not used come
-// last and are not read. Of a weight of experts each has its own scales: "enk->enk,e" one, "enk->enk,en" one per row.
+// last and are not read. Each expert's weight has its own scales: "enk->enk,e" one, "enk->enk,en" one per row.
 #include "espalier/ops/matmul_spec.hpp"
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"

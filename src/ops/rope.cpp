@@ -1,7 +1,7 @@
 // Rotary position embedding (Su et al. 2021, eq. 34), rotate-half as in Hugging Face's Llama; with the attribute
 // `adjacent` pairs are neighbours, as in the paper. The columns of a head from `first` (absent: 0) on are rotated, as
 // many as the table has. It depends on positions alone, so it is computed once per step. The gradient is the rotation
-// by the opposite angle. Of a joined tensor (graph/columns.hpp) all parts but the last are rotated: queries and keys
+// by the opposite angle. In a joined tensor (graph/columns.hpp) all parts but the last are rotated: queries and keys
 // beside values.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"

@@ -1,6 +1,6 @@
 // The router of a mixture of experts: each token is served by the k experts with the highest scores, in the order of
-// their scores; of equal scores the lower number wins. With scores s of E logits, softmax of all (Shazeer et al. 2017,
-// eq. 4) or sigmoid of each (DeepSeek-V3, eq. 15), the weight of a chosen expert i is
+// their scores. Among equal scores the lower number wins. With scores s of E logits, softmax of all (Shazeer et al.
+// 2017, eq. 4) or sigmoid of each (DeepSeek-V3, eq. 15), the weight of a chosen expert i is
 //
 //   scale s_i,  or with `normalize`  scale s_i / (sum of the chosen s)
 //

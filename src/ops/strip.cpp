@@ -45,8 +45,8 @@ bool IsShardedOn(const Type& type, const Strip& strip) {
          std::ranges::any_of(type.placements.dims[strip.dim], [&](Axis a) { return strip.axes.Has(a); });
 }
 
-/// The shards of the tokens that this rank holds: its own if they are sharded on the strip's axes, else those of all
-/// members of the group.
+/// The shards of the tokens that this rank holds: its own if they are sharded on the strip's axes, else the shards of
+/// all members of the group.
 std::vector<Range> ShardsOf(const Type& type, const Strip& strip, const Mesh& mesh, const Coordinate& coordinate) {
   if (strip.dim == 0 || IsShardedOn(type, strip)) return {LocalRange(type, strip.dim, mesh, coordinate)};
   Type sharded = type;

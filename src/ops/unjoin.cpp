@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-/// Replaces the first shape, that of a joined value, by those of its parts.
+/// Replaces the first shape, which is a joined value's, by the shapes of its parts.
 void SplitInput(const Attributes& attributes, std::vector<Shape>& shapes, std::vector<Dtype>& dtypes) {
   const std::vector<int64_t> widths = LocalColumns(attributes, shapes.at(0).back());
   shapes.insert(shapes.begin(), widths.size() - 1, shapes[0]);

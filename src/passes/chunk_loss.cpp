@@ -15,8 +15,8 @@
 // Rows are cut, not the vocabulary: a row of logits is complete in its chunk, so that one pass over it is enough and no
 // product is computed twice. A chunk is made of ordinary ops on smaller values; all rows of a rank count, whichever
 // sequence they are of, so a chunk is a part of the memory of x. Copies in and out are 4 dim of some 6 vocab elements
-// that a row of logits costs to read and write. Of the gradient dw the first chunk is what the whole was, and others
-// add to it. What reduces dx and dw follows them to forward; under that of dx is the last chunk's matmul for dw.
+// that a row of logits costs to read and write. The first chunk makes the gradient dw, and the others add to it. What
+// reduces dx and dw follows them to forward; under that of dx is the last chunk's matmul for dw.
 #include <algorithm>
 #include <map>
 

@@ -2,8 +2,8 @@
 // multi-tensor op. Activations and parameters stay apart, because they use different lanes. The merged op is placed
 // where the first of them was if all inputs are ready there, else where the last was if no result is read earlier.
 // Activations are merged only if the ops are adjacent: an early message would keep its results in memory. Gradients of
-// a layer are merged like parameters. Those that are reduced once per step share messages of several layers, where one
-// layer's message would be mostly latency.
+// a layer are merged like parameters. Where gradients are reduced once per step and one layer's message would be mostly
+// latency, several layers share a message.
 #include <algorithm>
 #include <map>
 #include <ranges>

@@ -188,8 +188,8 @@ class Optimizer {
   int Concatenate(std::vector<int> inputs, Role role, int chunk, const std::string& name) {
     return Emit(OpKind::kConcatenate, std::move(inputs), role, head_layer_, chunk, name, "");
   }
-  /// The loads and the entropy of each layer, in the order of layers, on the stage of chunk 0. Those of a chunk are one
-  /// message.
+  /// The loads and the entropy of each layer, in the order of layers, on the stage of chunk 0. The sums of a chunk are
+  /// one message.
   int RouterNumbers(const std::map<std::string, int>& loads) {
     const std::map<std::string, int> entropies = Totals(kEntropySuffix, "");
     std::map<int, std::map<int, std::vector<int>>> by_chunk;  // by layer

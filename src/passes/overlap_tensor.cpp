@@ -1,4 +1,4 @@
-// Backward tp communication, and that of ranks that share experts, overlaps with weight-gradient matmuls. W ops are
+// Backward communication over tp, and among ranks that share experts, overlaps with weight-gradient matmuls. W ops are
 // queued until such a collective of backward has been issued, so that a matmul which does not need its result runs
 // between it and its consumer:
 //

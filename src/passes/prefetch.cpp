@@ -1,6 +1,6 @@
 // Parameters are gathered `overlap.prefetch` layers before they are used, so that their messages overlap with the
 // matmuls of those layers: a gather moves before the first op of an earlier layer of its chunk and role. Gathers of
-// nearer layers stay before those of farther ones.
+// nearer layers stay before gathers of farther ones.
 #include <algorithm>
 #include <map>
 #include <set>

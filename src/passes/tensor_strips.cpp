@@ -44,7 +44,7 @@ namespace {
 /// A region has strips, or more of them, if it becomes shorter by this share: kernels beside messages are slower than
 /// their times say.
 constexpr double kWorthStrips = 0.02;
-constexpr int kMostStrips = 4;  // of an automatic number
+constexpr int kMaxStrips = 4;  // of an automatic number
 
 class StripCutter {
  public:
@@ -262,7 +262,7 @@ void TensorStrips(Graph& graph, const PassContext& context) {
   // Strips of one sequence are faster in some layouts only (doc/performance.md).
   if (counts[0] == 0) counts[0] = deck.batch.micro > 1 ? 2 : 1;
   if (deck.overlap.tensor_strips == 0 && deck.times != nullptr && context.sizes_follow_times) {
-    counts.resize(kMostStrips);
+    counts.resize(kMaxStrips);
     std::iota(counts.begin(), counts.end(), 1);
   }
   if (counts.back() > 1 && !context.mesh.Real(kTensorAxes).Empty())

@@ -18,10 +18,10 @@ enum class LastSums : uint8_t { kAtTheEnd, kInTheNextJob };
 /// Whether the parameters of a job's first layers are gathered at its start, or in the job before it.
 enum class FirstGathers : uint8_t { kAtTheStart, kInTheJobBefore };
 
-/// An op of a job, and of which of its microbatches.
+/// An op of a job, and the number of its microbatch.
 struct JobOp {
   int op = 0;
-  int microbatch = 0;  ///< 0 or, in a joint job, 0 or 1: index among those of the job
+  int microbatch = 0;  ///< 0 or, in a joint job, 0 or 1: index among the microbatches of the job
   bool operator==(const JobOp&) const = default;
 };
 

@@ -254,7 +254,8 @@ class MemoryPlanner {
     return v.chunk == kAllChunks || program_.stage_of_chunk[v.chunk] == program_.stage;
   }
 
-  /// Buffers that all programs of a deck have at the same offsets: parameters and caches. Then those of training alone.
+  /// Buffers that all programs of a deck have at the same offsets: parameters and caches. Then the states of training
+  /// alone.
   enum class Tier : uint8_t { kParameters, kCaches, kOtherStates, kOfProgram };
   Tier TierOf(int id) const {
     const ValueKind kind = graph_.value(id).kind;

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-/// Bytes of an op that occurs as `instruction`. A gather of scalars sends those of its own stage.
+/// Bytes of an op that occurs as `instruction`. A gather of scalars sends the scalars of its own stage.
 int64_t BytesOf(const Program& program, const Instruction& instruction, const Op& op, const Coordinate& coordinate) {
   if (op.kind == OpKind::kGatherStages)
     return std::ssize(instruction.inputs) * 4 * (program.mesh.GroupSize(op.Axes()) - 1);

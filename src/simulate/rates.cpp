@@ -124,7 +124,7 @@ void Clocks::SetKernelRate(int clock) {
   events_.Push({now_us_ + c.left_us / rate, static_cast<uint32_t>(clock), c.version});
 }
 
-/// The number of transfers among which the busiest port of the members is shared; of a copy how much longer it takes.
+/// The number of transfers that share the busiest port of the members; for a copy, how much longer it takes.
 double Clocks::ShareOf(uint32_t transfer) const {
   const Meeting& t = transfers_[transfer];
   if (IsCopy(transfer)) return options_.interference && transfers_[OtherWay(transfer)].flying ? t.beside : 1;

@@ -54,7 +54,7 @@ class Supervisor {
     int status = 0;
     bool launcher_killed = false;  ///< by a signal
     std::optional<int64_t> last_step;
-    double last_time = 0;  ///< when that step was reported; of a start without one: when it began
+    double last_time = 0;  ///< when that step was reported; for a start without one, when it began
     int64_t saved = 0;     ///< step of the newest checkpoint
     std::vector<std::string> hosts;
     bool full = true;

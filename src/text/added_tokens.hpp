@@ -25,7 +25,7 @@ struct Section {
   int32_t id = -1;
 };
 
-/// Finds tokens from left to right; of tokens that begin at the same byte, the longest.
+/// Finds tokens from left to right. Among tokens that begin at the same byte, the longest is taken.
 class AddedTokens {
  public:
   /// `tokens` with the text to search for as their content.

@@ -22,7 +22,7 @@ struct Runnable {
 
   /// Fills every input. Programs share the memory above the states, so every input must be filled before each step.
   void Fill(const Batch& batch, const std::vector<int64_t>& positions) const;
-  /// The number of a step (from 1) for what depends on it; for programs without an optimizer.
+  /// Sets the number of the step (from 1), on which dropout and the like depend. For programs without an optimizer.
   void FillStep(int64_t step) const;
   /// Inputs of the optimizer in step `step` (from 1): its number, the learning rates, and no limits of loss and norm.
   void FillScalars(const Deck& deck, int64_t step) const;

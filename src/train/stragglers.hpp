@@ -25,7 +25,7 @@ struct Straggler {
   bool operator==(const Straggler&) const = default;
 };
 
-/// Ranks whose messages over an axis took longer than those of other groups of that axis.
+/// Ranks whose messages over an axis took longer than the messages of other groups of that axis.
 struct SlowLink {
   CommAxis axis{};
   std::vector<int> ranks;

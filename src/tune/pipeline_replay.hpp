@@ -46,7 +46,7 @@ class PipelineReplay {
     struct Entry {
       int stage;
       bool joint;                   ///< has a forward and a backward
-      uint32_t end_part, end_need;  ///< where its parts and needs end; they begin where those of the job before end
+      uint32_t end_part, end_need;  ///< where its parts and needs end; they begin at the end of the job before
     };
     Order(const Schedule& schedule, bool interleave);
     std::vector<double> EndsUs(const std::vector<ChunkTime>& chunks, double hop_us, std::vector<double> free_us) const;

@@ -193,7 +193,7 @@ class MemoryReader {
   }
 
   /// Before an op of backward all values are live that were made before it and are read by it or after it. Only ops and
-  /// values of the part itself count, and where W is deferred, only those of B.
+  /// values of the part itself count, and where W is deferred, only ops and values of B.
   void ReadExtra(Part part) {
     int64_t live = 0, most = 0;
     std::vector<int> own;

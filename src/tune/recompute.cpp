@@ -145,7 +145,7 @@ class RecomputeChooser {
     return by_hand;
   }
 
-  /// By stage: the peak of its largest rank. Of stages in `known`, which need no look, 0.
+  /// By stage: the peak of its largest rank. 0 for stages in `known`, which need no look.
   std::vector<int64_t> PeaksOf(const Deck& deck, const std::set<int>& known) {
     const std::vector<RampSize> sizes = BatchRamp(deck.batch).Sizes();
     std::set<int64_t> sequences = {sizes.front().sequences, deck.batch.global};

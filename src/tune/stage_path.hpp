@@ -80,7 +80,7 @@ class StageModel {
         times.Add(OptionOf(l), -1);
         times.Add(options_[l][o], +1);
         const double saved = now - Height(live), work = times.Total() - before;
-        if (saved <= kLeastSaved * now) continue;
+        if (saved <= kMinSaved * now) continue;
         // Without more work: the most bytes.
         const double price = work > 0 ? work / saved : -saved;
         if (!best || price < *best) best = price, best_layer = l, best_option = o;
@@ -97,7 +97,7 @@ class StageModel {
   }
 
  private:
-  static constexpr double kLeastSaved = 1e-9, kPower = 16;
+  static constexpr double kMinSaved = 1e-9, kPower = 16;
 
   /// Times of the layers of the stage in a microbatch. Copies out are hidden by forward, and copies in by backward.
   struct Times {
@@ -179,7 +179,7 @@ class StagePath {
   double Added(const LayerChoice& uniform) const { return model_.AddedBy(uniform, options_) / work_; }
   /// Whether a choice for all layers promises to save most of what is needed. Profiles know nothing of holes.
   bool MayFit(const LayerChoice& uniform, int64_t budget) const {
-    return most_ - model_.PeakOf(uniform, options_) >= kMost * double(peaks_.at(0) - budget);
+    return most_ - model_.PeakOf(uniform, options_) >= kMax * double(peaks_.at(0) - budget);
   }
 
   /// The choice of each layer at a place.
@@ -223,7 +223,7 @@ class StagePath {
 
  private:
   static constexpr int kMaxSteps = 4096;
-  static constexpr double kMost = 0.4;      // a mode that promises less of what is needed is not compiled
+  static constexpr double kMax = 0.4;      // a mode that promises less of what is needed is not compiled
   static constexpr double kEnough = 0.001;  // a place that would save less of a stage's work is not looked for
 
   void Keep(double saved, double added) {

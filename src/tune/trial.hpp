@@ -11,8 +11,7 @@ namespace espalier {
 int64_t PeakBytes(const Deck& deck, int ranks);
 
 struct Trial {
-  int64_t peak_bytes = 0;  ///< peak of the largest rank; if the layout does not fit, of the first rank that is too
-                           ///< large
+  int64_t peak_bytes = 0;  ///< peak of the largest rank, or of the first that is too large
   int64_t host_bytes = 0;  ///< of the rank that has most there
   bool fits = false;       ///< the device, and the host if the cluster file states its memory
   /// Why it was not simulated although it fits; empty: it was.

@@ -37,7 +37,7 @@ std::vector<int> MembersOf(const Program& program, const Instruction& instructio
 
 int FinishedOn(const Heartbeat& beat, Lane lane) { return beat.done[static_cast<size_t>(lane)]; }
 
-/// Calls by lane and group, as numbers of those of this step: peers must have the same.
+/// The number of each call within its step, by lane and group: peers must have the same numbers.
 std::string Communicators(const Program& program, const InstructionsByLane& lanes, const Heartbeat& beat) {
   struct Calls {
     int done = 0, all = 0;

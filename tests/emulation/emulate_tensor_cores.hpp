@@ -13,12 +13,12 @@
 
 namespace espalier::emulation {
 
-inline constexpr int kMostThreads = 1024, kLanesOfWarp = 32;
+inline constexpr int kMaxThreads = 1024, kLanesOfWarp = 32;
 
 /// The values that all lanes of the calling warp give; valid until its next call.
 template <typename T>
 const T* OfAllLanes(const T& value) {
-  static thread_local T all[kMostThreads / kLanesOfWarp][kLanesOfWarp];
+  static thread_local T all[kMaxThreads / kLanesOfWarp][kLanesOfWarp];
   T* const warp = all[threadIdx.x / kLanesOfWarp];
   Meet(Meeting::kWarp, 0xffffffffu);  // the values of an earlier call have been read
   warp[Lane()] = value;
@@ -39,7 +39,7 @@ struct LateCopies {
   std::vector<LateCopy> open;
 };
 inline LateCopies& CopiesOfThread() {
-  static thread_local LateCopies all[kMostThreads];
+  static thread_local LateCopies all[kMaxThreads];
   return all[threadIdx.x];
 }
 

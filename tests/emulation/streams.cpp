@@ -249,10 +249,10 @@ void Await(CUstream_st& stream, long ticket) {
 
 /// The work of a GPU while the host issues.
 void RunAfterIssue(CUstream_st& stream) {
-  constexpr size_t kMost = 4;
+  constexpr size_t kMax = 4;
   if (Late()) return;
   if (Seed().empty()) return RunInOrder(stream, stream.issued);
-  for (size_t i = Draw(kMost); i > 0; --i) GoOnAnywhere();
+  for (size_t i = Draw(kMax); i > 0; --i) GoOnAnywhere();
 }
 
 void AddTask(CUstream_st& stream, Task task) {

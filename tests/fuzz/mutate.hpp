@@ -22,7 +22,7 @@ class Mutator {
   const std::string& Pick(const std::vector<std::string>& list) { return list[Draw(list.size())]; }
   /// Begin and length of a part of `text`, mostly short.
   std::pair<size_t, size_t> Part(const std::string& text);
-  /// The same, of whole lines.
+  /// As above, with whole lines.
   std::pair<size_t, size_t> Lines(const std::string& text);
   void Change(std::string& text);
   void ChangeByte(std::string& text);

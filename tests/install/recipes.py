@@ -39,7 +39,7 @@ def recipe():
 
 
 def debian_packages():
-    """Those that a build needs."""
+    """The packages that a build needs."""
     lines = (ROOT / "packages.txt").read_text().partition("\n[tests]")[0].splitlines()
     return {line.split()[0] for line in lines if line and not line.startswith("#")} - NOT_IN_RECIPES
 

@@ -378,7 +378,7 @@ def choose(row):
 
 
 def report(checks, stack, rows, results, limits):
-    """Prints the rows. Those to which the efficiency is fitted one by one do not count."""
+    """Prints the rows. Rows to which the efficiency is fitted one by one do not count."""
     print(f"{stack}\n  {'row':34} {'published s':>11} {'predicted s':>11} {'error':>7}")
     errors = []
     for row, result in zip(rows, results):

@@ -1,6 +1,6 @@
 """Sliding windows against Hugging Face's Mistral and Qwen2 (eager attention, fp64) with the same weights: the loss and
 the gradient norm of one batch, relative 1e-5. Windows of one token, shorter than the sequence, one token shorter than
-it, and as long. Of Qwen2 the first layers see all tokens (max_window_layers)."""
+it, and as long. In Qwen2 the first layers see all tokens (max_window_layers)."""
 import json
 import os
 import subprocess

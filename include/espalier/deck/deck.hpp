@@ -266,7 +266,7 @@ BatchShape BatchOf(const Deck& deck, const Mesh& mesh);
 
 /// Learning rate of step t = 1, 2, ... (linear warm-up, then cosine, linear or constant; doc/numerics.md).
 double LearningRate(const Deck& deck, int64_t step);
-/// The same of the matrices that Muon trains.
+/// As above, for the matrices that Muon trains.
 double MuonLearningRate(const Deck& deck, int64_t step);
 
 }  // namespace espalier

@@ -66,7 +66,7 @@ AttentionPart PartOfBackward(const AttentionShape& extents, const BackwardMethod
 /// Number of such parts in a call.
 int64_t PartsIn(const AttentionShape& extents, AttentionPart part);
 
-/// Bytes of the share of one of `streams` in `bytes` of workspace, aligned.
+/// `bytes` of workspace divided among `streams`: the aligned bytes that each has.
 int64_t ShareOfStream(int64_t bytes, int64_t streams);
 
 /// `first`, then ever smaller parts: fewer sequences, then fewer heads of keys.

@@ -106,7 +106,7 @@ class Executor {
   /// An fp32 scalar. A result (loss, norm) belongs to the last step that ended; to read any other value, no step may be
   /// in flight.
   virtual float GetScalar(std::string_view name, int microbatch = -1) const;
-  /// The same of all elements of an fp32 value.
+  /// As above, with all elements of an fp32 value.
   virtual std::vector<float> GetNumbers(std::string_view name) const;
 
   /// A state, accumulator, input or result; CHECKs that it is on this rank. It is memory of the arena of its space:

@@ -62,7 +62,7 @@ inline bool IsContextTransfer(const Graph& graph, const Op& op) {
 inline bool IsExpertTransfer(const Graph& graph, const Op& op) {
   return IsCollective(op.kind) && op.Axes().Has(Axis::kEp) && MovesActivations(graph, op);
 }
-/// A message over other axes than those of tp that moves no activations: of parameters or their gradients.
+/// A message of parameters or their gradients, over axes other than tp. It moves no activations.
 inline bool IsWeightTransfer(const Graph& graph, const Op& op) {
   return IsCommunication(op.kind) && !IsContextTransfer(graph, op) && !IsExpertTransfer(graph, op) &&
          !(op.Axes() - kTensorAxes).Empty();

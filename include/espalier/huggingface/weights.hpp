@@ -23,8 +23,8 @@ class FolderOfWeights {
 
   const std::string& dir() const { return dir_; }
   /// Finds the weights of a model, and checks names and shapes: throws UserError (kData) with all tensors that are
-  /// missing, unknown or of another shape; of the experts of a layer the first. Returns the names of tensors that no
-  /// model needs (buffers, the head of a model whose head is tied).
+  /// missing, unknown or of another shape; for the experts of a layer, the first of them. Returns the names of tensors
+  /// that no model needs (buffers, the head of a model whose head is tied).
   /// `further_layers`: as many layers after those of the model are not needed either (ModelConfig).
   std::vector<std::string> RequireFit(const std::vector<SafetensorsWriter::Tensor>& wanted, int64_t further_layers = 0);
   /// How many of the `most` layers after the first `layers` the files have: those that predict further tokens.

@@ -29,8 +29,8 @@ struct MatmulSpec {
   static bool IsGradient(std::string_view operand) { return operand == "bsn" || operand == "ebsn"; }
 };
 
-/// "bsk->kbs,ky": the dims of a value, of its copy in fp8 and of the copy's scales, of which y counts the shards. Those
-/// of experts have no y, since no scale spans a dim that is sharded.
+/// "bsk->kbs,ky": the dims of a value, of its copy in fp8 and of the copy's scales, of which y counts the shards.
+/// Weights of experts have no y, since none of their scales spans a sharded dim.
 struct QuantizeSpec {
   std::string from, to, scales;
 

@@ -37,7 +37,7 @@ void SetStrip(Op& op, const Strip& strip);
 /// that the op may have strips. Reshards are not told apart: collectives over tp move rows unchanged.
 bool IsRowwise(const Graph& graph, const Op& op);
 
-/// True if a kernel for GPUs computes several blocks of rows at once: that of a matmul, but not in fp8.
+/// True if a kernel for GPUs computes several blocks of rows at once: a matmul's does, but not in fp8.
 bool TakesBlocks(const Op& op);
 
 /// Global boxes of a value's strip that the rank at `coordinate` holds, in ascending order, none of them empty.

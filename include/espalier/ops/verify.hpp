@@ -14,7 +14,7 @@ namespace espalier {
 /// written to a state. Throws InvariantError naming `after` (the pass), the op and what is wrong.
 void Verify(const Graph& graph, std::string_view after);
 
-/// Verifies a graph again after every pass. Of ops with equal kind, attributes and types, the types are checked once.
+/// Verifies a graph again after every pass. Ops with equal kind, attributes and types are checked once.
 class RepeatedVerifier {
  public:
   /// Verify.

@@ -260,13 +260,13 @@ struct Program {
   const Operand& Find(std::string_view value_name, int microbatch = -1) const;
 };
 
-/// Bytes that a copy to or from the host moves: those of its operands on the device.
+/// Bytes that a copy to or from the host moves: the bytes of its operands on the device.
 int64_t CopiedBytes(const Program& program, const Instruction& copy);
 
 /// A box that one member of a communication op sends or receives. The executor and the message counts of `plan` use the
 /// same pure function.
 ///
-/// Collectives have n inputs and n outputs; tensor i goes from the placements of inputs[i] to those of outputs[i], over
+/// Collectives have n inputs and n outputs; tensor i goes from inputs[i]'s placements to outputs[i]'s, over
 /// the group op.Axes(). ring_shift passes every shard on to the next member, and from the last one to the first. All
 /// tensors of an op share one message per peer.
 struct Transfer {

@@ -16,7 +16,7 @@ struct StagePlan {
   int64_t peak_bytes = 0;   ///< largest of the stage's ranks
   /// By class at the peak of that rank; holes between buffers are not counted.
   ByMemoryClass<int64_t> bytes{};
-  /// The same of the memory of the host, with the copies of a step: of the rank that has most there.
+  /// The memory of the host, with the copies of a step, on the rank that has most there.
   int64_t host_bytes = 0;
   ByMemoryClass<int64_t> host_bytes_by_class{};
   BySpace<int64_t> copied_bytes{};  ///< by where they go

@@ -154,7 +154,8 @@ class Reporter {
   void Trace(const TraceRecord& record);
   /// The checkpoint of `step` was not committed; each reason is one line.
   void CheckpointFailed(int64_t step, const std::vector<std::string>& reasons);
-  /// The same of copies in memory, which only metrics.jsonl lists. A failure is printed unless it was `said` before.
+  /// Like the line before, for copies in memory. Only metrics.jsonl lists them. A failure is printed unless it was
+  /// `said` before.
   void MemoryCopy(const CheckpointRecord& record);
   void MemoryCopyFailed(int64_t step, const std::vector<std::string>& reasons, bool said);
   /// The run ends after `step`, before its last step, and why.

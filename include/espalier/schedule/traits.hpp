@@ -58,7 +58,7 @@ struct ScheduleTraits {
   std::vector<int> PlaceChunks(int stages, int chunks_per_stage) const;
 };
 
-/// The traits of a schedule that a deck can choose; of kFile what holds for every file (TraitsOf(Deck::Pipeline) has
+/// The traits of a schedule that a deck can choose; for kFile, what holds for every file (TraitsOf(Deck::Pipeline) has
 /// those of one file).
 const ScheduleTraits& TraitsOf(ScheduleKind kind);
 

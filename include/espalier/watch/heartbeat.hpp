@@ -88,7 +88,7 @@ class HeartbeatTable {
   void MakeFile(int rank) const;
   /// The heartbeat of a rank; nullopt if it was removed, or its file is missing, truncated or not of heartbeats.
   std::optional<Heartbeat> Read(int rank) const;
-  /// The same of several ranks. Opens each file once.
+  /// As above, for several ranks. Opens each file once.
   std::vector<std::optional<Heartbeat>> Read(const std::vector<int>& ranks) const;
   std::vector<std::optional<Heartbeat>> ReadAll() const;
 
@@ -97,7 +97,7 @@ class HeartbeatTable {
 
   std::string folder_;
   std::vector<int> leaders_;
-  std::vector<int> places_;  ///< of each rank among those of its node
+  std::vector<int> places_;  ///< of each rank among the ranks of its node
 };
 
 /// The record of this rank, and its copy in the file of its node, which is removed with the object. Problems with the

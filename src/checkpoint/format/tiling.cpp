@@ -1,6 +1,6 @@
-// Checks that boxes tile a tensor: each is a cell of the grid that their first indices span, and every cell is present.
-// Parts of a stored tensor lie one below the other, and few rows may be sharded along another dim: then each part is a
-// grid.
+// Checks that boxes tile a tensor. Their first indices span a grid; each box must be one of its cells, and no cell may
+// be missing. Parts of a stored tensor lie one below the other, and few rows may be sharded along another dim: then
+// each part is a grid.
 #include <fmt/core.h>
 
 #include <algorithm>

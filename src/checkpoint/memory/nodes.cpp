@@ -57,8 +57,8 @@ void RemoveGenerations(const std::string& dir, int64_t but) {
 }
 
 std::string ReadRun(const Directory& directory) {
-  constexpr int64_t kMost = 100;
-  return directory.HasFile(kRunName) ? directory.ReadText(kRunName, kMost) : "";
+  constexpr int64_t kMax = 100;
+  return directory.HasFile(kRunName) ? directory.ReadText(kRunName, kMax) : "";
 }
 
 /// For the first rank of a node.

@@ -47,7 +47,7 @@ void AddFlag(const char* flag, const std::string& key, const std::string& value,
 namespace {
 
 constexpr double kMaxGigabytes = 1e9;
-constexpr double kLeastHours = 1e-3, kMostHours = 1e9;
+constexpr double kMinHours = 1e-3, kMaxHours = 1e9;
 
 void AddRun(CLI::App& app, CommandJob& job) {
   struct Flags {
@@ -167,7 +167,7 @@ void AddPlan(CLI::App& app, CommandJob& job) {
       ->add_option("--node-mtbf", options->node_mtbf_hours,
                    "mean time between failures of a node (failures.node_mtbf_hours of the cluster file)")
       ->type_name("HOURS")
-      ->check(Within(kLeastHours, kMostHours))
+      ->check(Within(kMinHours, kMaxHours))
       ->needs(failures);
   auto search = std::make_shared<TuneCommandOptions>();
   auto searches = std::make_shared<bool>(false);

@@ -15,15 +15,15 @@ namespace espalier {
 namespace {
 
 constexpr std::string_view kSkew = "skew=";
-constexpr double kMostSkew = 10;
+constexpr double kMaxSkew = 10;
 
 Routing Skewed(const std::string& argument, const Deck& deck, int64_t seed) {
   double exponent = 0;
   const char *first = argument.data() + kSkew.size(), *last = argument.data() + argument.size();
   const auto [end, error] = std::from_chars(first, last, exponent);
-  if (error != std::errc() || end != last || !(exponent >= 0) || exponent > kMostSkew)
+  if (error != std::errc() || end != last || !(exponent >= 0) || exponent > kMaxSkew)
     Refuse(fmt::format("--routing {}: no exponent (allowed: 0, where all experts are equally popular, to {:g})",
-                       argument, kMostSkew));
+                       argument, kMaxSkew));
   return SkewedRouting(deck.model, exponent, seed);
 }
 

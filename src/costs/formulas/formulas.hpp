@@ -41,7 +41,7 @@ double PlainAttentionAgainUs(const Cluster& cluster, const LocalOp& grad);
 /// Any kernel, by the efficiency of the stack and with its launch.
 double KernelUs(const Cluster& cluster, const LocalOp& op, bool accumulate);
 
-/// The same of one matmul by its shape.
+/// As above, for one matmul of this shape.
 double MatmulKernelUs(const Cluster& cluster, const MatmulShape& shape);
 
 /// Costs::Collective and Costs::Message by formula.

@@ -1,4 +1,4 @@
-// Where the tokens of a file of documents are: counted once, and kept in a file.
+// Where the tokens of each document of a file begin. They are counted once and kept in a file.
 #pragma once
 
 #include <cstdint>

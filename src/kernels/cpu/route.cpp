@@ -33,7 +33,7 @@ void ScoreRow(const RouterRule& rule, const T* logits, float max, int64_t expert
 /// The divisor of the chosen scores.
 float NormOf(const RouterRule& rule, const float* scores, const int32_t* chosen, int64_t per_token) {
   if (!rule.normalize) return 1;
-  float sum = rule.sigmoid ? kLeastScoreSum : 0;
+  float sum = rule.sigmoid ? kMinScoreSum : 0;
   for (int64_t i = 0; i < per_token; ++i) sum += scores[chosen[i]];
   return sum;
 }

@@ -36,7 +36,7 @@ class Scores {
   __device__ float Logit(int64_t e) const { return Widen(logits_[e]); }
   __device__ float Of(int64_t e) const { return rule_.sigmoid ? SigmoidOf(Logit(e)) : expf(Logit(e) - max_) * factor_; }
   /// The part of the weights' divisor besides the chosen scores.
-  __device__ float LeastSum() const { return rule_.sigmoid ? kLeastScoreSum : 0.0f; }
+  __device__ float MinSum() const { return rule_.sigmoid ? kMinScoreSum : 0.0f; }
 
  private:
   const RouterRule& rule_;
@@ -110,7 +110,7 @@ __global__ void RouteKernel(RouteArgs a) {
     const Choice<T> choice(a, scores);
     float* weights = a.weights + t * a.per_token;
     int32_t* chosen = a.chosen + t * a.per_token;
-    float sum = scores.LeastSum();
+    float sum = scores.MinSum();
     uint64_t last = UINT64_MAX;
     for (int64_t i = 0; i < a.per_token; ++i) {
       const bool by_position = a.positions != nullptr;
@@ -139,7 +139,7 @@ __global__ void RouteGradKernel(RouteGradArgs a) {
     T* dlogits = a.dlogits.As<T>() + t * a.experts;
     const auto score = [&](int64_t i) { return scores.Of(chosen[i]); };
     const bool normalize = a.rule.normalize, every = !a.rule.sigmoid && !normalize;
-    const float norm = normalize ? scores.LeastSum() + SumOverWarp(a.per_token, score) : 1.0f;
+    const float norm = normalize ? scores.MinSum() + SumOverWarp(a.per_token, score) : 1.0f;
     const float common =
         normalize ? SumOverWarp(a.per_token, [&](int64_t i) { return dweights[i] * (score(i) / norm); }) : 0.0f;
     const auto adjoint = [&](int64_t i) { return scale * (dweights[i] - common) / norm; };

@@ -25,7 +25,7 @@ std::vector<double> ScoresOf(const Array& logits, const RouterRule& rule, int64_
 /// The divisor of the chosen scores.
 double NormOf(const std::vector<double>& scores, const RouterRule& rule, const int32_t* chosen, int64_t per_token) {
   if (!rule.normalize) return 1;
-  double sum = rule.sigmoid ? kLeastScoreSum : 0;
+  double sum = rule.sigmoid ? kMinScoreSum : 0;
   for (int64_t i = 0; i < per_token; ++i) sum += scores[static_cast<size_t>(chosen[i])];
   return sum;
 }

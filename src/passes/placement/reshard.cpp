@@ -1,7 +1,7 @@
 // From one set of placements to another with the fewest bytes: a shortest path over placements (Dijkstra 1959), whose
-// edges are the collectives and local ops of placement_moves.hpp. Of equals the route with the fewest messages, then
-// the fewest ops, then a fixed order of kinds: the same on every machine. Axes on which source and target agree are
-// never moved, so that no traffic goes over the links of other parallelisms.
+// edges are the collectives and local ops of placement_moves.hpp. Among equals it is the route with the fewest
+// messages, then the fewest ops, then a fixed order of kinds: the same on every machine. Axes on which source and
+// target agree are never moved, so that no traffic goes over the links of other parallelisms.
 #include "espalier/passes/reshard.hpp"
 
 #include <algorithm>

@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kFirstBytes = int64_t{256} << 10, kMostBytes = int64_t{64} << 20, kGrowth = 4;
+constexpr int64_t kFirstBytes = int64_t{256} << 10, kMaxBytes = int64_t{64} << 20, kGrowth = 4;
 constexpr double kLongEnoughMs = 20;
 constexpr int kPings = 20, kRepeats = 3;
 
@@ -49,7 +49,7 @@ class Pair {
       Receive(1);
       const double ms = MillisecondsSince(began);
       best = std::max(best, static_cast<double>(bytes) / (ms * 1e3));
-      if (repeats == kRepeats && ms < kLongEnoughMs && bytes < kMostBytes)
+      if (repeats == kRepeats && ms < kLongEnoughMs && bytes < kMaxBytes)
         bytes *= kGrowth;
       else
         --repeats;

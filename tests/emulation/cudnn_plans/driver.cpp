@@ -2,7 +2,7 @@
 //
 // Why this is enough: from 9.8 on cuDNN plans for a GPU that is described to it (Graph::set_device_properties) and need
 // not be there. It checks a graph, asks its heuristics, says what workspace a plan wants, and compiles the plan's
-// kernels by NVRTC, all on the host and from the description alone. Of the driver it needs three things. It looks up
+// kernels by NVRTC, all on the host and from the description alone. It needs three things from the driver. It looks up
 // the functions below by name and plans nothing if one is missing; most of them it would call only to run a plan. It
 // hands each compiled kernel to the driver (cuLibraryLoadData, cuLibraryGetKernel) and wants handles back, which it
 // keeps. And it asks for the driver's version. So each function here returns success, three of them with a value, and

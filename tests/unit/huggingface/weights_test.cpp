@@ -89,7 +89,7 @@ const std::vector<Tensor> kGptOss = {
     {"model.layers.1.mlp.experts.down_proj.weight", {kExperts, kDim, kFfn}},
     {"model.layers.1.mlp.experts.down_proj.bias", {kExperts, kDim}},
 };
-/// Its files, and which element of which weight an element is.
+/// The files of a model, and for each of their elements the weight and the place that it has there.
 struct OfGptOss {
   Tensor tensor;
   std::function<float(int64_t expert, int64_t row, int64_t column)> value;

@@ -108,10 +108,10 @@ class Graph : public fe::graph::Graph {
 
   /// After check_support. The front end says only whether a plan keeps to a limit, so this finds the smallest limit.
   int64_t WantedBytes() const {
-    constexpr int64_t kMost = int64_t{1} << 48;
+    constexpr int64_t kMax = int64_t{1} << 48;
     int64_t plan = 0;
-    while (!KeepsTo(kMost, plan)) ++plan;
-    int64_t less = -1, enough = kMost;
+    while (!KeepsTo(kMax, plan)) ++plan;
+    int64_t less = -1, enough = kMax;
     while (enough - less > 1) {
       const int64_t limit = less + (enough - less) / 2;
       (KeepsTo(limit, plan) ? enough : less) = limit;

@@ -48,7 +48,7 @@ double RoundingOfSums(const Tensor& input, const Tensor& output) {
   return terms > 1 ? terms * LargestOf(ElementsOf(input)) / (1 << 23) : 0;
 }
 
-/// The largest deviation from `expected`, as a share of the bound, to which `absolute` is added.
+/// The largest deviation from `expected` in units of its bound. `absolute` is added to the bound.
 double ShareOf(const Tensor& actual, const std::vector<double>& expected, double absolute) {
   const double bound = BoundOf(actual.dtype) * LargestOf(expected) + absolute;
   double worst = 0;

@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kSharded = "batch,seq,heads";
 constexpr const char* kShardedSums = "batch,heads,seq";
 constexpr const char* kShardedKeys = "batch,seq,kv_heads";
-constexpr const char* kWholeSequences = "batch,whole_seq,turned_heads";
+constexpr const char* kWholeSequences = "batch,whole_seq,context_heads";
 constexpr const char* kWholeRows = "batch,whole_seq";
 
 void WriteGather(AttentionWriter& w) { w.EmitInto(OpKind::kAttention, w.op().inputs, w.op().outputs, w.zigzag()); }
@@ -40,14 +40,14 @@ void WriteAllToAll(AttentionWriter& w, WholeSequences& whole, bool sunk) {
   std::vector<int> inputs;
   for (size_t i : {0, 1, 2}) {
     const int input = w.op().inputs[i];
-    inputs.push_back(whole[input] = w.Reshard(input, kWholeSequences, "turned"));
+    inputs.push_back(whole[input] = w.Reshard(input, kWholeSequences, "whole"));
   }
   inputs = w.WithOthers(std::move(inputs), 3);
   for (size_t i = 3; i < inputs.size(); ++i)
     if (Value& value = w.ValueOf(inputs[i]); !value.type.shape.empty()) value.layout = kWholeRows;
   if (sunk) return w.EmitInto(OpKind::kAttention, inputs, w.op().outputs, w.zigzag());
   const int o = w.op().outputs[0], lse = w.op().outputs[1];
-  whole[o] = w.Like(o, "turned");
+  whole[o] = w.Like(o, "whole");
   w.EmitInto(OpKind::kAttention, inputs, {whole[o], lse}, w.zigzag());
   w.EmitInto(OpKind::kReshard, {whole[o]}, {o});
   w.ValueOf(o).layout = kSharded;
@@ -56,8 +56,8 @@ void WriteAllToAll(AttentionWriter& w, WholeSequences& whole, bool sunk) {
 /// Works on whole sequences, as attention does. The gradient of the sinks (`trains`) reads shards of both results.
 void WriteAllToAllSink(AttentionWriter& w, WholeSequences& whole, bool trains) {
   const int o = w.op().outputs[0], lse = w.op().outputs[1];
-  whole[o] = w.Like(o, "turned");
-  whole[lse] = trains ? w.Like(lse, "turned") : lse;
+  whole[o] = w.Like(o, "whole");
+  whole[lse] = trains ? w.Like(lse, "whole") : lse;
   w.EmitInto(OpKind::kAttentionSink, w.op().inputs, {whole[o], whole[lse]}, w.op().attributes);
   w.EmitInto(OpKind::kReshard, {whole[o]}, {o});
   w.ValueOf(o).layout = kSharded;
@@ -70,9 +70,9 @@ void WriteAllToAllGrad(AttentionWriter& w, const WholeSequences& whole) {
   const std::vector<int>& in = w.op().inputs;
   const std::vector<int> inputs =
       w.WithOthers({whole.at(in[0]), whole.at(in[1]), whole.at(in[2]), whole.at(in[3]),
-                    whole.contains(in[4]) ? whole.at(in[4]) : in[4], w.Reshard(in[5], kWholeSequences, "turned")},
+                    whole.contains(in[4]) ? whole.at(in[4]) : in[4], w.Reshard(in[5], kWholeSequences, "whole")},
                    6);
-  const std::vector<int> gradients = w.Emit(OpKind::kAttentionGrad, inputs, w.op().outputs, "turned", w.zigzag());
+  const std::vector<int> gradients = w.Emit(OpKind::kAttentionGrad, inputs, w.op().outputs, "whole", w.zigzag());
   for (size_t i = 0; i < gradients.size(); ++i) {
     w.EmitInto(OpKind::kReshard, {gradients[i]}, {w.op().outputs[i]});
     w.ValueOf(w.op().outputs[i]).layout = kSharded;

@@ -37,8 +37,8 @@
 //
 // Times are those of run.costs, or rough ones (ops/op_times.hpp). A window is rewritten only if that makes it shorter
 // by these times: hops that attention hides stay where they are. Only the order of independent ops changes;
-// weight gradients follow the ops that they followed. What attention reads of one layer, gathered, lives longer, at
-// most since the attention of the layer before.
+// weight gradients follow the ops that they followed. The gathered values that a layer's attention reads live longer,
+// at most since the attention of the layer before.
 #include <algorithm>
 #include <iterator>
 #include <map>

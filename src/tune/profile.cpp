@@ -58,8 +58,8 @@ struct Example {
   Part kind;
   bool has_ends;  ///< embedding and head
 
-  /// The part that a layer of the small model is an example of; none for its first layer, and for those for further
-  /// tokens but the last.
+  /// The part of the large model that a layer of the small one stands for. The first layer stands for none, and among
+  /// layers for further tokens only the last one does.
   std::optional<Part> PartOf(int layer) const {
     if (layer == kLayers) return kind;
     if (!has_ends || layer < 0) return std::nullopt;

@@ -88,7 +88,7 @@ bool IsFloat(cudaDataType_t type) { return type == CUDA_R_32F || type == CUDA_R_
 constexpr const char* kSwitches = "ESPALIER_EMULATED_CUBLASLT";
 bool IsSet(const char* word) { return HasSwitch(kSwitches, word); }
 
-/// Types, transpositions and epilogue, by which the library has kernels.
+/// The library has kernels for combinations of types, transpositions and epilogue.
 uint64_t FormOf(const Problem& p) {
   const uint64_t bits[] = {static_cast<uint64_t>(p.a.type),
                            static_cast<uint64_t>(p.b.type),

@@ -114,8 +114,8 @@ class HeartbeatFile {
   const HeartbeatRecord& record() const { return record_; }
   /// Copies the record to the file; true on success. One thread at a time.
   bool Publish();
-  /// Removes the heartbeat from the file, and the last one the file: this rank exits in an orderly way. The record
-  /// stays.
+  /// This rank exits in an orderly way: removes its heartbeat from the file, and the file if that was the last one. The
+  /// record stays.
   void Remove();
 
  private:

@@ -160,8 +160,8 @@ std::vector<ManifestHead> TipsOf(const std::vector<ManifestHead>& heads) {
   return tips;
 }
 
-/// The last checkpoint of the only line among `heads`, before the step `lost`. Throws if there are several lines, since
-/// the right one is not known.
+/// The id of the last checkpoint before the step `lost`. Throws if `heads` have several lines, since the right one is
+/// not known.
 std::string OnlyTip(const std::string& checkpoints_dir, std::vector<ManifestHead> heads, std::optional<int64_t> lost) {
   if (lost) std::erase_if(heads, [&](const ManifestHead& head) { return !head.lineage && head.step >= *lost; });
   const std::vector<ManifestHead> tips = TipsOf(heads);

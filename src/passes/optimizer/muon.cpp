@@ -6,7 +6,7 @@
 //   master = master (1 - lr decay) - lr factor X
 //
 // and for a wide one G = X X^T and X = a X + P X. The matmuls are shared out among the ranks of tp, dp_shard and cp: X
-// is sharded on its longer dim (layout "spread"), so that G, whose size is that of the shorter one, is a sum over them.
+// is sharded on its longer dim (layout "all_axes"), so that G, whose size is that of the shorter one, is a sum over them.
 // G and P are sharded on their rows. With n columns, an iteration reduces and gathers n^2 elements twice. Ranks of
 // dp_replicate repeat it.
 //
@@ -76,8 +76,8 @@ class Writer {
     return {matrix, fmt::format("muon/{}", ParameterOf(parameter)), *(shape.end() - 2) >= shape.back(), each};
   }
   static std::string Layout(const Step& s, const char* dims) { return (s.each ? "matrices," : "") + std::string(dims); }
-  static std::string Rows(const Step& s) { return Layout(s, "spread,whole"); }
-  static std::string LayoutOfX(const Step& s) { return s.tall ? Rows(s) : Layout(s, "whole,spread"); }
+  static std::string Rows(const Step& s) { return Layout(s, "all_axes,whole"); }
+  static std::string LayoutOfX(const Step& s) { return s.tall ? Rows(s) : Layout(s, "whole,all_axes"); }
 
   int Emit(const Step& s, OpKind kind, std::vector<int> inputs, const std::string& word, Attributes attributes,
            const std::string& layout) {

@@ -43,8 +43,8 @@ std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   if (dim == "heads" || dim == "ffn" || dim == "vocab") return kTensorAxes.List();
   if (dim == "kv_heads") return (kTensorAxes - kReplicatingAxes).List();
   if (dim == "logits") return p.loss_parallel ? kTensorAxes.List() : std::vector<Axis>{};
-  if (dim == "turned_heads") return {Axis::kTp, Axis::kCp};
-  if (dim == "spread") return Chain(kTensorAxes, kStateAxes);
+  if (dim == "context_heads") return {Axis::kTp, Axis::kCp};
+  if (dim == "all_axes") return Chain(kTensorAxes, kStateAxes);
   CHECK(dim == "embed" || dim == "head_dim" || dim == "position" || dim == "expert" || dim == "whole_seq" ||
             dim == "whole",
         "unknown logical dim {}", dim);
@@ -68,7 +68,7 @@ Placements LayoutPlacements(const Value& value, const Deck& deck, const Mesh& me
   Placements placements;
   while (!rest.empty()) {
     const size_t n = std::min(rest.find(','), rest.size());
-    const AxisSet taken = placements.Sharded();  // of "spread" by matrices
+    const AxisSet taken = placements.Sharded();  // of "all_axes" by matrices
     const auto axes = rest.starts_with("matrices") ? AxesOfMatrices(value.type.shape.at(0), deck, mesh)
                                                    : AxesOf(rest.substr(0, n), deck);
     std::vector<Axis>& dim = placements.dims.emplace_back();

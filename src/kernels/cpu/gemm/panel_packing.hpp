@@ -40,7 +40,7 @@ Floats WordsAlong(const T* p, Count count) {
   }
 }
 
-/// The word at element p of the contracted dim, of `lanes` rows from i on.
+/// The words at element p of the contracted dim, from `lanes` rows, the first of which is i.
 template <int kPack, typename T, typename Lanes>
 Floats WordsAcross(const PanelSource<T>& x, int64_t i, int64_t p, Lanes lanes) {
   if constexpr (kPack == 1) {

@@ -35,7 +35,7 @@ class Member {
     const Op& added = program_.graph->ops[0];
     instruction_.workspace.bytes = CommWorkspaceBytes(*program_.graph, added, program_.mesh, coordinate_);
     CommInstruction comm{
-        &instruction_, Tensors(added.inputs), Tensors(added.outputs), Take(instruction_.workspace.bytes), "", 0};
+        instruction_, Tensors(added.inputs), Tensors(added.outputs), Take(instruction_.workspace.bytes), "", 0};
     lowered_ = LowerToLibraryCollective(program_, coordinate_, comm);
   }
 

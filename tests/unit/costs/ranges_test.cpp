@@ -147,7 +147,7 @@ TEST(ClusterRanges, AnyMeasuredRowIsRefusedOrMakesSaneTimes) {
   const Program& program = World().Of(0);
   const auto kernel = std::ranges::find(program.instructions, Lane::kCompute, &Instruction::lane);
   ASSERT_NE(kernel, program.instructions.end());
-  const KernelKey key = KeyOf(LocalOpOf(*program.graph, program.graph->op(kernel->op), program.mesh, {}), false);
+  const KernelKey key = KeyOf(LocalOpOf(*program.graph, program.graph->op((*kernel).op), program.mesh, {}), false);
   std::map<std::string, std::string> row = {{"us", "5.5"}, {"samples", "10"}, {"points", "[[1024, 5.5, 10]]"}};
   const auto text = [&](const std::map<std::string, std::string>& with) {
     return FileOf(RealKeys(), fmt::format("[[kernel]]\nop = \"{}\"\nvariant = {}\nsizes = {}\nus = {}\nsamples = {}\n"

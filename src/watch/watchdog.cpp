@@ -1,13 +1,13 @@
 #include "espalier/watch/watchdog.hpp"
 
 #include <fmt/core.h>
-#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -36,6 +36,12 @@ ProcessState StateOfProcess(int process) {
 
 std::chrono::steady_clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+/// Ends the process with the status of a hang if it still runs then. SIGALRM alone would give it one of its own.
+void EndWithin(unsigned seconds) {
+  std::signal(SIGALRM, [](int) { _exit(static_cast<int>(ExitStatus::kFault)); });
+  alarm(seconds);
 }
 
 bool Stuck(const RankStatus& status) {
@@ -148,7 +154,7 @@ void Watchdog::EndAfter(const Heartbeat& dead) {
     std::fflush(stderr);
   }
   mine_.Remove();
-  alarm(2);  // storage may be what does not answer
+  EndWithin(2);  // storage may be what does not answer
   Record(fmt::format("rank {} is gone", dead.rank));
   if (!silent && OtherHosts()) end_();
   _exit(static_cast<int>(ExitStatus::kFault));
@@ -236,7 +242,7 @@ void Watchdog::EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& 
     if (!Sleep(kHeadStart)) return;
   }
   if (!Read(mine_.record()).SamePlace(statuses[static_cast<size_t>(rank)].heartbeat)) return;
-  alarm(5);  // if the launcher hangs too, SIGALRM ends this process, and the launcher ends the others
+  EndWithin(5);  // if the launcher hangs too, it ends the others when this process has ended
   const std::string record = Record(reason);
   if (!AlreadyReported()) {
     mine_.record().activity.store(Activity::kEndingJob, std::memory_order_relaxed);

@@ -31,7 +31,7 @@ SHAPES = ["124m", "1.5b", "8b-4k", "8b-8k"]
 ISSUED, SAME_MICRO = "espalier-issued", "espalier-same-micro"
 WAYS = {  # name -> deck keys of Espalier, or flags of torch_llama.py
     "espalier": ["run.deterministic=true"],
-    "espalier-calibrated": ["run.deterministic=true", "run.product_plans={plans}"],
+    "espalier-calibrated": ["run.deterministic=true", "run.gemm_plans={plans}"],
     "espalier-fast": ["run.deterministic=false"],
     "compile": ["--compile"],
     "compile-deterministic": ["--compile", "--deterministic"],

@@ -83,7 +83,7 @@ class Shape:
         return m["dim"] // m["heads"] * m["kv_heads"]
 
     def calibrate(self):
-        arguments = ["calibrate", "--product-plans", self.plans_file, "--deck", self.deck, *self.overrides()]
+        arguments = ["calibrate", "--gemm-plans", self.plans_file, "--deck", self.deck, *self.overrides()]
         sides.command(self.o.espalier, arguments)
 
     def effective_deck(self):

@@ -1,5 +1,5 @@
-// espalier calibrate --product-plans: times every GEMM of some decks on this machine's GPU and writes the quickest
-// algorithm of each, for run.product_plans. The other measurements of `calibrate` are in src/train/measuring.
+// espalier calibrate --gemm-plans: times every GEMM of some decks on this machine's GPU and writes the quickest
+// algorithm of each, for run.gemm_plans. The other measurements of `calibrate` are in src/train/measuring.
 #include <fmt/core.h>
 
 #include "commands.hpp"
@@ -31,34 +31,33 @@ void PrintMeasured(const GemmPlan& plan) {
 }  // namespace
 
 void CheckCalibrateOptions(const CalibrateOptions& options) {
-  const char* option = options.attention ? "--attention" : "--product-plans";
+  const char* option = options.attention ? "--attention" : "--gemm-plans";
   if (options.measure.file.empty() && !options.OnOneGpu())
-    Refuse("FILE is missing: a cluster file to write, --product-plans FILE, or --attention");
-  if (!options.product_plans.empty() && options.attention)
-    Refuse("--product-plans and --attention are commands of their own: give one of them");
+    Refuse("FILE is missing: a cluster file to write, --gemm-plans FILE, or --attention");
+  if (!options.gemm_plans.empty() && options.attention)
+    Refuse("--gemm-plans and --attention are commands of their own: give one of them");
   if (options.measure.decks.empty() && !options.measure.overrides.empty())
     Refuse(fmt::format("{} is a key of a deck, and there is none: --deck DECK", options.measure.overrides.front()));
   if (options.measure.decks.empty() && options.OnOneGpu()) Refuse(fmt::format("{} needs --deck DECK", option));
   if (!options.measure.file.empty() && options.OnOneGpu())
     Refuse(fmt::format("{} is a command of its own: leave FILE out, then calibrate FILE with run.{}", option,
-                       options.attention ? "attention_backward" : "product_plans"));
+                       options.attention ? "attention_backward" : "gemm_plans"));
   if (options.ranks > 0 && !options.OnOneGpu())
-    Refuse(
-        "--ranks is for --product-plans and --attention: a cluster file is measured on the ranks that mpirun starts");
+    Refuse("--ranks is for --gemm-plans and --attention: a cluster file is measured on the ranks that mpirun starts");
   if (options.measure.file.empty() && options.measure.steady_s > 0) Refuse("--steady is for a cluster file: give FILE");
   if (options.measure.decks.empty() && options.measure.steady_s > 0) Refuse("--steady needs --deck DECK");
   if (options.measure.decks.empty() && options.measure.shapes == Shapes::kNeighbours)
     Refuse("--neighbours needs --deck DECK");
 }
 
-int CalibrateProducts(const CalibrateOptions& options) {
+int CalibrateGemms(const CalibrateOptions& options) {
   std::vector<GemmDemand> demands;
   for (const std::string& deck : options.measure.decks)
     for (const GemmDemand& demand : DemandsOf(deck, options)) demands.push_back(demand);
   demands = Distinct(std::move(demands));
   const GemmPlans plans = LoadCudaModule().MeasureGemms(demands, PrintMeasured);
-  WriteOutput(options.product_plans, ToText(plans));
-  fmt::print("{} GEMMs on {} with {}: {}\n", plans.plans.size(), plans.gpu, plans.library, options.product_plans);
+  WriteOutput(options.gemm_plans, ToText(plans));
+  fmt::print("{} GEMMs on {} with {}: {}\n", plans.plans.size(), plans.gpu, plans.library, options.gemm_plans);
   return static_cast<int>(ExitStatus::kDone);
 }
 

@@ -165,19 +165,19 @@ struct TokenizeOptions {
 int TokenizeCommand(const TokenizeOptions& options);
 
 struct CalibrateOptions {
-  MeasureOptions measure;     ///< `file` empty: no cluster file
-  std::string product_plans;  ///< file for run.product_plans to write; empty: none
-  bool attention = false;     ///< time attention's backward instead
+  MeasureOptions measure;  ///< `file` empty: no cluster file
+  std::string gemm_plans;  ///< file for run.gemm_plans to write; empty: none
+  bool attention = false;  ///< time attention's backward instead
   int ranks = 0;  ///< number of ranks for which the decks are planned; 0: the fewest that a deck's degrees allow
 
   /// Whether one process measures, without a cluster file.
-  bool OnOneGpu() const { return !product_plans.empty() || attention; }
+  bool OnOneGpu() const { return !gemm_plans.empty() || attention; }
 };
 /// Throws UserError (kDeck) for options that exclude or need each other.
 void CheckCalibrateOptions(const CalibrateOptions& options);
 /// Times the fastest algorithm of each matmul of the decks on this machine's GPU, and writes a file for
-/// run.product_plans. Needs the CUDA module.
-int CalibrateProducts(const CalibrateOptions& options);
+/// run.gemm_plans. Needs the CUDA module.
+int CalibrateGemms(const CalibrateOptions& options);
 /// Times attention's backward of the decks on this machine's GPU, and prints the fastest run.attention_backward. Needs
 /// the CUDA module.
 int CalibrateAttention(const CalibrateOptions& options);

@@ -254,7 +254,7 @@ std::string NoEndTokens(const Deck& d) {
 const std::vector<Effect>& Effects() {
   static const std::vector<Effect> effects = {
       {"run.deterministic", OnCpus},
-      {"run.product_plans", OnCpus},
+      {"run.gemm_plans", OnCpus},
       {"run.attention_backward", NoDeterministicAttention},
       {"run.deterministic_attention", NoDeterministicGpu},
       {"run.outside_bytes", OnCpus},

@@ -284,7 +284,10 @@ class Assembler {
 };
 
 LoadedDeck Assemble(const std::string& name, const std::string& label, RawDeck deck,
-                    const std::vector<std::string>& overrides, Errors errors) {
+                    const std::vector<std::string>& overrides, KeyNames names, Errors errors) {
+  if (names == KeyNames::kOfAnyVersion)
+    for (RawSetting& setting : deck.settings)
+      if (const std::string_view now = NameOfFormerKey(setting.name); !now.empty()) setting.name = now;
   for (const std::string& text : overrides)
     if (std::optional<RawSetting> setting = ReadOverride(text, errors)) deck.settings.push_back(std::move(*setting));
   Assembler assembler(name, label, deck.whole, std::move(errors));
@@ -339,7 +342,7 @@ bool IsDeck(const std::string& argument) {
 
 }  // namespace
 
-LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides) {
+LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides, KeyNames names) {
   Errors errors;
   RawDeck deck = ReadDeckFile(path, errors);
   std::vector<std::string> keys;
@@ -352,15 +355,16 @@ LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& ove
     std::ranges::move(next.settings, std::back_inserter(deck.settings));
     deck.whole &= next.whole;
   }
-  LoadedDeck loaded = Assemble(fs::path(path).stem().string(), path, std::move(deck), keys, std::move(errors));
+  LoadedDeck loaded = Assemble(fs::path(path).stem().string(), path, std::move(deck), keys, names, std::move(errors));
   loaded.repeated = Repeated(keys);
   return loaded;
 }
 
-LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides) {
+LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides,
+                     KeyNames names) {
   Errors errors;
   RawDeck deck = ReadSettingsText(text, name, DeckFormat(), errors);
-  return Assemble(name, name, std::move(deck), overrides, std::move(errors));
+  return Assemble(name, name, std::move(deck), overrides, names, std::move(errors));
 }
 
 }  // namespace espalier

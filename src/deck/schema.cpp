@@ -123,14 +123,15 @@ std::vector<DeckKey> Rows() {
      "may use counts 1/k)."},
     {"run", "deterministic", FIELD(run.deterministic), true, Any(),
      "false lets CUDA kernels give up bitwise reproducibility for speed; CPU kernels are always deterministic."},
-    {"run", "product_plans", FIELD(run.product_plans), "", Path(),
+    {"run", "gemm_plans", FIELD(run.gemm_plans), "", Path(),
      "File written by espalier calibrate, relative to the working directory: the fastest algorithm of each matmul on "
      "GPUs; empty: the library's first choice; auto: the first start measures them, for each kind of GPU and version "
      "of the library."},
     {"run", "attention_backward", CHOICE(run.attention_backward), "parts", OneOf<AttentionBackward>(),
      "How cuDNN's deterministic attention backward stores scores on GPUs: parts (at most 256 MiB at a time), "
-     "large_parts (1 GiB), two_streams (two parts of 256 MiB at the same time) or ordered (none; needs cuDNN 9.25). "
-     "espalier calibrate --attention says which is fastest."},
+     "large_parts (1 GiB), two_streams (two parts of 256 MiB at the same time) or ordered (none; needs cuDNN 9.25); or "
+     "own (our own kernels compute it); auto: the first start measures them and takes the fastest that fits, for each "
+     "kind of GPU and version of cuDNN."},
     {"run", "deterministic_attention", FIELD(run.deterministic_attention), true, Any(),
      "false lets attention's backward on GPUs add in any order, which is faster, while everything else repeats its "
      "bits (run.deterministic)."},

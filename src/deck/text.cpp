@@ -112,6 +112,9 @@ constexpr OtherWord kOtherKeys[] = {
     {"eval_interval", "data.validate_every_steps"},
 };
 
+/// Full names of keys in earlier versions.
+constexpr OtherWord kFormerKeys[] = {{"run.product_plans", "run.gemm_plans"}};
+
 constexpr OtherWord kOtherValues[] = {
     {"gpu", "cuda"},   {"nvidia", "cuda"}, {"bfloat16", "bf16"},        {"float32", "fp32"},
     {"adam", "adamw"}, {"gpt", "gpt2"},    {"allgather", "all_gather"}, {"ulysses", "all_to_all"}};
@@ -126,9 +129,12 @@ std::string_view Ours(const OtherWord (&words)[kCount], std::string_view theirs)
 
 std::string OtherName(std::string_view value) { return std::string(Ours(kOtherValues, value)); }
 
+std::string_view NameOfFormerKey(std::string_view full_name) { return Ours(kFormerKeys, full_name); }
+
 std::string NearestKey(std::string_view written) {
   constexpr size_t kLongestName = 64;
   if (written.size() > kLongestName) return "";
+  if (const std::string_view now = NameOfFormerKey(written); !now.empty()) return std::string(now);
   const size_t dot = written.rfind('.');
   const std::string_view section = dot == written.npos ? "" : written.substr(0, dot);
   const std::string_view name = dot == written.npos ? written : written.substr(dot + 1);

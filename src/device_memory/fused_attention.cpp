@@ -84,6 +84,7 @@ std::string WhyNotFused(const AttentionInBlocks& call, AttentionDirection direct
   const bool backward = direction == AttentionDirection::kBackward;
   const bool latent = major == 10 && x.head_dim == 192 && x.ValueDim() == 128;
   const int64_t widest = !backward || major == 9 ? kWidest : latent ? 192 : kWidestBackward;
+  if (backward && call.backward.own) return "run.attention_backward = \"own\"";
   if (major < 8) return fmt::format("compute capability {}.x is below 8.0", major);
   if (x.IsEmpty()) return "it is empty";
   if (call.inputs != Dtype::kBf16) return "it is fp32";
@@ -106,6 +107,7 @@ BackwardMethod BackwardMethodOf(std::string_view name) {
   if (name == "large_parts") return {kLargeScoreBytes, 1};
   if (name == "two_streams") return {kScoreBytes, 2};
   if (name == "ordered") return {0, 1};
+  if (name == "own") return {.score_bytes = 0, .own = true};
   if (name == "unordered") return {0, 1, false};
   CHECK(name == "parts", "attention's backward is computed by '{}'", name);
   return {};

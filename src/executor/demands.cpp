@@ -105,8 +105,11 @@ void AddAttentionGradsOf(const Program& program, const Coordinate& coordinate, s
     AddCall({tensors(op.inputs, boxes.inputs), tensors(op.outputs, boxes.outputs), op.attributes, 1}, of_rank,
             [](int64_t there, int64_t here) { return there + here; });
   }
-  for (const AttentionDemand& demand : of_rank)
-    AddCall(demand, demands, [](int64_t there, int64_t here) { return std::max(there, here); });
+  for (const AttentionDemand& demand : of_rank) AddDemand(demand, demands);
+}
+
+void AddDemand(const AttentionDemand& demand, std::vector<AttentionDemand>& demands) {
+  AddCall(demand, demands, [](int64_t there, int64_t here) { return std::max(there, here); });
 }
 
 std::vector<GemmDemand> Distinct(std::vector<GemmDemand> demands) {

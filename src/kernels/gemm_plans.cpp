@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
 constexpr int64_t kMaxBytes = int64_t{16} << 20;
-constexpr std::string_view kRemedy = "make it anew by `espalier calibrate`, or set run.product_plans = \"\"";
+constexpr std::string_view kRemedy = "make it anew by `espalier calibrate`, or set run.gemm_plans = \"\"";
 
 [[noreturn]] void Refuse(const std::string& source, const std::string& what) {
   throw UserError(ExitStatus::kData, fmt::format("{}: {}; {}", source, what, kRemedy));
@@ -109,18 +109,18 @@ const GemmPlan* GemmPlans::Find(const Gemm& gemm) const {
 
 std::string ToText(const GemmPlans& plans) {
   Json json = {
-      {"espalier_product_plans", kFormat}, {"gpu", plans.gpu}, {"library", plans.library}, {"products", Json::array()}};
-  for (const GemmPlan& plan : plans.plans) json["products"].push_back(ToJson(plan));
+      {"espalier_gemm_plans", kFormat}, {"gpu", plans.gpu}, {"library", plans.library}, {"gemms", Json::array()}};
+  for (const GemmPlan& plan : plans.plans) json["gemms"].push_back(ToJson(plan));
   return json.dump(1) + "\n";
 }
 
 GemmPlans ParseGemmPlans(std::string_view text, const std::string& source) {
   try {
     const Json json = Json::parse(text);
-    if (const int format = json.at("espalier_product_plans"); format != kFormat)
+    if (const int format = json.at("espalier_gemm_plans"); format != kFormat)
       throw std::invalid_argument(fmt::format("format {} is not {}", format, kFormat));
     GemmPlans plans{json.at("gpu"), json.at("library"), {}};
-    for (const Json& entry : json.at("products")) plans.plans.push_back(PlanOf(entry));
+    for (const Json& entry : json.at("gemms")) plans.plans.push_back(PlanOf(entry));
     return plans;
   } catch (const Json::exception& error) {
     Refuse(source, fmt::format("not a file of GEMM plans ({})", error.what()));

@@ -12,6 +12,17 @@
 
 namespace espalier {
 
+namespace {
+
+/// "auto" is planned as the default way, until a start has replaced it.
+std::string_view BackwardOf(const Deck::Run& run) {
+  if (!run.deterministic || !run.deterministic_attention) return kUnorderedBackward;
+  return DeckName(run.attention_backward == AttentionBackward::kAuto ? AttentionBackward::kParts
+                                                                     : run.attention_backward);
+}
+
+}  // namespace
+
 TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, const Forward& forward)
     : m_(deck.model),
       parallel_(deck.parallel),
@@ -26,8 +37,7 @@ TransformerWriter::TransformerWriter(const Deck& deck, const Split& split, const
       precision_(deck.precision),
       z_loss_(deck.loss.z_loss),
       mtp_weight_(deck.loss.mtp_weight),
-      backward_(deck.run.deterministic && deck.run.deterministic_attention ? DeckName(deck.run.attention_backward)
-                                                                           : kUnorderedBackward) {}
+      backward_(BackwardOf(deck.run)) {}
 
 Model TransformerWriter::Build() {
   b_.Layer(0);

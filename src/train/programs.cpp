@@ -1,14 +1,17 @@
 #include "train/programs.hpp"
 
 #include <fmt/core.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
 #include <limits>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "espalier/comm/agreement.hpp"
+#include "espalier/executor/attention_times.hpp"
 #include "espalier/executor/demands.hpp"
 #include "espalier/mesh/zigzag.hpp"
 #include "espalier/model/dropout_inputs.hpp"
@@ -18,7 +21,8 @@
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
 #include "train/startup/fit.hpp"
-#include "train/startup/measured_products.hpp"
+#include "train/startup/measured_attention.hpp"
+#include "train/startup/measured_gemms.hpp"
 
 namespace espalier {
 namespace {
@@ -108,12 +112,12 @@ BatchLayout LayoutOfBatch(const Compilation& compilation, const Coordinate& coor
 
 Programs::Programs(const Deck& deck, World& world, MpiWorld* mpi, Device& device) : ramp_(deck.batch), device_(device) {
   OnAllRanks(world, [&] { Compile(deck, world); });
-  BySpace<int64_t> bytes{};
-  for (const Runnable* runnable : All()) bytes = Larger(bytes, ArenasOf(runnable->program));
+  if (device_.Kind() == DeviceKind::kCuda && ChoosesBackward(deck)) ChooseBackward(deck, world);
+  const BySpace<int64_t> bytes = Arenas();
   CheckFit(deck, world, device_, bytes);
   // Before the arena takes the memory.
-  if (device_.Kind() == DeviceKind::kCuda && compilation().deck.run.product_plans == kMeasuredAtStart)
-    UseMeasuredProducts(LoadCudaModule(), Products(), world);
+  if (device_.Kind() == DeviceKind::kCuda && compilation().deck.run.gemm_plans == kMeasuredAtStart)
+    UseMeasuredGemms(LoadCudaModule(), Gemms(), world);
   free_bytes_ = std::numeric_limits<int64_t>::max();
   for (const MemoryLimit& limit : device_.ArenaLimits()) free_bytes_ = std::min(free_bytes_, limit.available);
   OnAllRanks(world, [&] {
@@ -138,6 +142,7 @@ std::vector<Runnable*> Programs::All() {
 
 void Programs::Compile(const Deck& deck, World& world) {
   const auto began = std::chrono::steady_clock::now();
+  trainings_.clear();
   for (const RampSize& size : ramp_.Sizes())
     CompileTraining(size.sequences == deck.batch.global ? deck : WithSequences(deck, size.sequences), world);
   training_compile_ms_ = MillisecondsSince(began);
@@ -161,11 +166,30 @@ Runnable Programs::CompileOther(const Deck& deck, Purpose purpose) const {
           nullptr};
 }
 
+BySpace<int64_t> Programs::Arenas() {
+  BySpace<int64_t> bytes{};
+  for (const Runnable* runnable : All()) bytes = Larger(bytes, ArenasOf(runnable->program));
+  return bytes;
+}
+
+void Programs::ChooseBackward(const Deck& deck, World& world) {
+  std::vector<AttentionDemand> demands;
+  AddAttentionGradsOf(training().program(), coordinate_, demands);
+  std::string compiled = DeterministicWays().front();
+  for (const std::string& way : MeasuredWays(LoadCudaModule(), demands, world)) {
+    Deck with = deck;
+    with.run.attention_backward = *ParseChoice<AttentionBackward>(way);
+    if (std::exchange(compiled, way) != way) OnAllRanks(world, [&] { Compile(with, world); });
+    if (Fits(with, world, device_, Arenas())) return;
+    if (world.Rank() == 0) spdlog::info("attention backward: {} does not fit into memory", way);
+  }
+}
+
 void Programs::CopyWeights() const {
   if (copies_) copies_->executor->RunStep();
 }
 
-std::vector<GemmDemand> Programs::Products() {
+std::vector<GemmDemand> Programs::Gemms() {
   std::vector<GemmDemand> demands;
   for (const Runnable* runnable : All())
     for (const GemmDemand& demand : GemmsOf(runnable->program, coordinate_)) demands.push_back(demand);

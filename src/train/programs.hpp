@@ -93,8 +93,12 @@ class Programs {
   void Compile(const Deck& deck, World& world);
   void CompileTraining(const Deck& deck, World& world);
   Runnable CompileOther(const Deck& deck, Purpose purpose) const;
+  /// Compiles anew with the fastest way of attention's backward whose programs fit (run.attention_backward = "auto").
+  void ChooseBackward(const Deck& deck, World& world);
+  /// The arenas that the programs of this rank need.
+  BySpace<int64_t> Arenas();
   /// The GEMMs of all programs of this rank.
-  std::vector<GemmDemand> Products();
+  std::vector<GemmDemand> Gemms();
   void MakeExecutors(World& world, MpiWorld* mpi);
 
   const BatchRamp ramp_;

@@ -1,4 +1,4 @@
-"""espalier calibrate --product-plans, and runs that go by its file: on the emulated module. Its times mean nothing."""
+"""espalier calibrate --gemm-plans, and runs that go by its file: on the emulated module. Its times mean nothing."""
 
 import json
 import pathlib
@@ -10,6 +10,7 @@ from support.runs import DECK, ENVIRONMENT, Metrics, difference, launch, train
 
 ON_GPU = ["run.device=cuda", "run.transport=mpi"]
 SHORT = ["run.steps=5"]
+BACKWARD = ["precision.compute=bf16", "model.head_dim=8"]
 TINY = ["run.steps=2", "model.layers=1", "model.dim=16", "model.heads=2", "model.kv_heads=2", "model.ffn_dim=32",
         "model.seq_len=8", "batch.global=2"]
 
@@ -28,7 +29,7 @@ class Calibrate(unittest.TestCase):
         self.plans = self.folder / "plans.json"
 
     def calibrate(self, *arguments):
-        done = launch(1, ["calibrate", "--product-plans", str(self.plans), "--deck", DECK, *arguments])
+        done = launch(1, ["calibrate", "--gemm-plans", str(self.plans), "--deck", DECK, *arguments])
         self.assertEqual(done.returncode, 0, done.stdout)
         return json.loads(self.plans.read_text()), done.stdout
 
@@ -36,41 +37,122 @@ class Calibrate(unittest.TestCase):
         plans, printed = self.calibrate(*SHORT)
         self.assertEqual(plans["gpu"], "an emulated GPU")
         self.assertRegex(plans["library"], r"^cuBLASLt \d+\.\d+\.\d+$")
-        shapes = list(map(shape, plans["products"]))
+        shapes = list(map(shape, plans["gemms"]))
         self.assertEqual(len(shapes), len(set(shapes)))
         self.assertIn(f"{len(shapes)} GEMMs on an emulated GPU with cuBLASLt", printed)
-        self.assertEqual({product["epilogue"] for product in plans["products"]}, {"none", "accumulate"})
+        self.assertEqual({product["epilogue"] for product in plans["gemms"]}, {"none", "accumulate"})
 
     def test_overrides_and_ranks_change_the_products(self):
         whole, _ = self.calibrate(*SHORT)
         halves, _ = self.calibrate(*SHORT, "parallel.tp=2", "--ranks", "2")
-        self.assertNotEqual([p["n"] for p in whole["products"]], [p["n"] for p in halves["products"]])
+        self.assertNotEqual([p["n"] for p in whole["gemms"]], [p["n"] for p in halves["gemms"]])
 
     def test_decks_are_measured_together(self):
         one, _ = self.calibrate()
         both, _ = self.calibrate("--deck", str(pathlib.Path(DECK).parents[2] / "inputs/llama/tiny-8.toml"))
-        self.assertGreater(len(both["products"]), len(one["products"]))
-        self.assertLess(set(map(shape, one["products"])), set(map(shape, both["products"])))
+        self.assertGreater(len(both["gemms"]), len(one["gemms"]))
+        self.assertLess(set(map(shape, one["gemms"])), set(map(shape, both["gemms"])))
 
     def test_a_run_goes_by_the_file(self):
         plans, _ = self.calibrate(*SHORT)
-        with_plans = train(str(self.folder / "with"), 1, [*ON_GPU, *SHORT, f"run.product_plans={self.plans}"])
+        with_plans = train(str(self.folder / "with"), 1, [*ON_GPU, *SHORT, f"run.gemm_plans={self.plans}"])
         without = train(str(self.folder / "without"), 1, [*ON_GPU, *SHORT])
         self.assertLess(difference(with_plans.curve("loss"), without.curve("loss")), 1e-5)
-        several = {product["algorithm"] for product in plans["products"]}
+        several = {product["algorithm"] for product in plans["gemms"]}
         self.assertGreater(len(several), 1)
 
-    def start(self, name, ranks=1, *overrides):
-        """A start that measures; (matmuls known, measured), the output and the run."""
-        cache = {"XDG_CACHE_HOME": str(self.folder / "cache")}
-        ENVIRONMENT.update(cache, ESPALIER_EMULATED_GPUS="2")
-        self.addCleanup(lambda: [ENVIRONMENT.pop(name, None) for name in (*cache, "ESPALIER_EMULATED_GPUS")])
-        keys = [*ON_GPU, *TINY, "run.product_plans=auto", *overrides]
-        done = launch(ranks, ["run", DECK, "-v", "-d", str(self.folder / name), *keys])
+    def set(self, **settings):
+        """Environment variables of this test."""
+        ENVIRONMENT.update(settings)
+        self.addCleanup(lambda: [ENVIRONMENT.pop(name, None) for name in settings])
+
+    def measure(self, name, ranks, said, *overrides):
+        """A start that measures: (known, measured) in a line that begins with `said`, the output and the run."""
+        self.set(XDG_CACHE_HOME=str(self.folder / "cache"), ESPALIER_EMULATED_GPUS="2")
+        done = launch(ranks, ["run", DECK, "-v", "-d", str(self.folder / name), *ON_GPU, *TINY, *overrides])
         self.assertEqual(done.returncode, 0, done.stdout)
-        said = re.findall(r"matmul algorithms: (\d+) known, (\d+) measured in [\d.]+ s, (\S*)", done.stdout)
-        self.assertEqual(len(said), 1, done.stdout)
-        return (int(said[0][0]), int(said[0][1])), done.stdout, Metrics(str(self.folder / name))
+        counts = re.findall(said + r": (\d+) (?:calls )?known, (\d+) measured in [\d.]+ s, \S*", done.stdout)
+        self.assertEqual(len(counts), 1, done.stdout)
+        return tuple(map(int, counts[0])), done.stdout, Metrics(str(self.folder / name))
+
+    def start(self, name, ranks=1, *overrides):
+        return self.measure(name, ranks, "matmul algorithms", "run.gemm_plans=auto", *overrides)
+
+    def choose(self, name, *overrides, ranks=1, fast="two_streams"):
+        """A start that times attention's backward, where cuDNN is fast in one way. Counts, the way, and the run."""
+        self.set(ESPALIER_EMULATED_SLOW_BACKWARD=",".join(
+            f"{way}=40" for way in ("parts", "large_parts", "two_streams", "ordered") if way != fast))
+        counts, printed, run = self.measure(name, ranks, "attention backward", *BACKWARD,
+                                            "run.attention_backward=auto", *overrides)
+        way = re.findall(r"attention backward: (\w+) is the fastest way of a step: large_parts [\d.]+ ms, ", printed)
+        self.assertEqual(len(way), 1, printed)
+        return counts, way[0], run
+
+    def test_starts_take_the_fastest_backward(self):
+        counts, way, first = self.choose("first")
+        self.assertEqual((counts, way), ((0, 1), "two_streams"))
+        named = train(str(self.folder / "named"), 1, [*ON_GPU, *TINY, *BACKWARD, "run.attention_backward=two_streams"])
+        for key in ("loss", "grad_norm"):
+            self.assertEqual(first.curve(key), named.curve(key))
+        self.assertEqual(first.steps[1]["peak_bytes"], named.steps[1]["peak_bytes"])
+        own = train(str(self.folder / "own"), 1, [*ON_GPU, *TINY, *BACKWARD, "run.attention_backward=own"])
+        self.assertLess(difference(own.curve("loss"), first.curve("loss")), 1e-3)
+        self.assertLess(difference(own.curve("grad_norm"), first.curve("grad_norm")), 1e-2)
+        self.assertLess(own.steps[1]["peak_bytes"], first.steps[1]["peak_bytes"])  # it needs no workspace
+        # What a start has measured, later ones know, whatever is slow then; other shapes are measured.
+        self.assertEqual(self.choose("again", fast="parts")[:2], ((1, 0), "two_streams"))
+        self.assertEqual(self.choose("longer", "model.seq_len=24", fast="large_parts")[:2],
+                         ((0, 1), "large_parts"))
+        file, = (self.folder / "cache" / "espalier").iterdir()
+        self.assertRegex(file.name, r"^attention-an-emulated-GPU-cuDNN-[\d.]+\.json$")
+        calls = json.loads(file.read_text())["calls"]
+        self.assertEqual(len(calls), 2)
+        self.assertEqual({way for call in calls for way in call["microseconds"]},
+                         {"parts", "large_parts", "two_streams", "ordered", "own"})
+
+    def test_backward_of_another_cudnn_is_measured_anew(self):
+        self.assertEqual(self.choose("first")[0], (0, 1))
+        self.set(ESPALIER_EMULATED_VERSIONS="cuDNN=9.30")
+        self.assertEqual(self.choose("newer", fast="ordered")[:2], ((0, 1), "ordered"))
+        old, new = sorted((self.folder / "cache" / "espalier").iterdir())
+        self.assertIn("cuDNN-9.30", new.name)
+        new.write_text(old.read_text())  # measured with another version
+        counts, printed, _ = self.measure("stale", 1, "attention backward", *BACKWARD, "run.attention_backward=auto")
+        self.assertEqual(counts, (0, 1))
+        self.assertIn("this is an emulated GPU with cuDNN 9.30", printed)
+        new.write_text("{}")
+        counts, printed, _ = self.measure("broken", 1, "attention backward", *BACKWARD, "run.attention_backward=auto")
+        self.assertEqual(counts, (0, 1))
+        self.assertIn("not a file of attention's times", printed)
+
+    def test_all_ranks_take_one_backward(self):
+        _, way, two = self.choose("two", "parallel.tp=2", ranks=2, fast="ordered")
+        self.assertEqual(way, "ordered")
+        named = train(str(self.folder / "named"), 2,
+                      [*ON_GPU, *TINY, *BACKWARD, "parallel.tp=2", "run.attention_backward=ordered"])
+        self.assertEqual(two.curve("grad_norm"), named.curve("grad_norm"))
+
+    def test_a_backward_that_does_not_fit_is_passed_over(self):
+        keys = [*BACKWARD, "model.seq_len=96", "run.outside_bytes=0"]
+        runs = {way: train(str(self.folder / way), 1, [*ON_GPU, *TINY, *keys, f"run.attention_backward={way}"])
+                for way in ("ordered", "own", "two_streams")}
+        peaks = {way: run.steps[1]["peak_bytes"] for way, run in runs.items()}
+        self.assertEqual(sorted(peaks, key=peaks.get), ["own", "ordered", "two_streams"])
+        self.set(ESPALIER_EMULATED_BYTES=str(peaks["two_streams"] - 1),
+                 ESPALIER_EMULATED_SLOW_BACKWARD="parts=200,large_parts=200,ordered=20")
+        _, printed, run = self.measure("small", 1, "attention backward", *keys, "run.attention_backward=auto")
+        self.assertIn("attention backward: two_streams does not fit into memory", printed)
+        taken, = (way for way, peak in peaks.items() if peak == run.steps[1]["peak_bytes"])
+        self.assertIn(taken, ("ordered", "own"))  # whichever is faster here
+        self.assertEqual(run.curve("grad_norm"), runs[taken].curve("grad_norm"))
+
+    def test_nothing_is_chosen_where_attention_may_add_in_any_order(self):
+        for key in ("run.deterministic=false", "run.deterministic_attention=false"):
+            done = launch(1, ["run", DECK, "-v", "-d", str(self.folder / key), *ON_GPU, *TINY, *BACKWARD,
+                              "run.attention_backward=auto", key])
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertNotIn("attention backward:", done.stdout)
+            self.assertIn('run.attention_backward = "auto" has no effect', done.stdout)
 
     def test_starts_measure_what_no_start_has_measured(self):
         (known, measured), _, first = self.start("first")
@@ -78,7 +160,7 @@ class Calibrate(unittest.TestCase):
         self.assertGreater(measured, 4)
         files = list((self.folder / "cache" / "espalier").iterdir())
         self.assertEqual(len(files), 1)
-        self.assertRegex(files[0].name, r"^products-an-emulated-GPU-cuBLASLt-[\d.]+\.json$")
+        self.assertRegex(files[0].name, r"^gemms-an-emulated-GPU-cuBLASLt-[\d.]+\.json$")
         before = files[0].read_text()
         counts, _, again = self.start("again")
         self.assertEqual(counts, (measured, 0))
@@ -89,15 +171,14 @@ class Calibrate(unittest.TestCase):
         # Other shapes are added; those that were known stay as they were.
         (known, more), _, _ = self.start("two", 2, "parallel.tp=2")
         self.assertGreater(more, 0)
-        products = json.loads(files[0].read_text())["products"]
+        products = json.loads(files[0].read_text())["gemms"]
         self.assertEqual(len(products), measured + more)
-        for product in json.loads(before)["products"]:
+        for product in json.loads(before)["gemms"]:
             self.assertIn(product, products)
 
     def test_another_library_has_another_file(self):
         self.start("first")
-        ENVIRONMENT["ESPALIER_EMULATED_VERSIONS"] = "cuBLASLt=13.4"
-        self.addCleanup(lambda: ENVIRONMENT.pop("ESPALIER_EMULATED_VERSIONS"))
+        self.set(ESPALIER_EMULATED_VERSIONS="cuBLASLt=13.4")
         (known, _), _, _ = self.start("newer")
         self.assertEqual(known, 0)
         names = sorted(path.name for path in (self.folder / "cache" / "espalier").iterdir())
@@ -113,11 +194,11 @@ class Calibrate(unittest.TestCase):
         self.assertIn("not a file of GEMM plans", printed)
         # Plans that want more workspace than this run has planned are measured anew.
         plans = json.loads(file.read_text())
-        for product in plans["products"]:
+        for product in plans["gemms"]:
             product["workspace_bytes"] = 1 << 50
         file.write_text(json.dumps(plans))
         self.assertEqual(self.start("large")[0], (0, measured))
-        products = json.loads(file.read_text())["products"]
+        products = json.loads(file.read_text())["gemms"]
         self.assertLess(max(product["workspace_bytes"] for product in products), 1 << 40)
         # A folder that cannot be made.
         file.unlink()
@@ -129,12 +210,12 @@ class Calibrate(unittest.TestCase):
 
     def test_algorithms_that_cannot_run_here_are_refused(self):
         plans, _ = self.calibrate(*SHORT)
-        products = plans["products"]
+        products = plans["gemms"]
         shorter = [product["algorithm"][2:] for product in products]
         for algorithms, message in ((shorter, "has an algorithm of 63 bytes"),
                                     (["00" * 64] * len(products), "wants -1 bytes of workspace")):
             changed = [product | {"algorithm": algorithm} for product, algorithm in zip(products, algorithms)]
-            self.plans.write_text(json.dumps(plans | {"products": changed}))
+            self.plans.write_text(json.dumps(plans | {"gemms": changed}))
             self.refused(message, status=4)
 
     def test_the_fastest_attention_backward(self):
@@ -145,7 +226,7 @@ class Calibrate(unittest.TestCase):
         self.assertRegex(lines[0],
                          r"^\d+ x \d+ queries of \d+ heads, \d+ keys of \d+ heads, head_dim 8, \d+ times a step$")
         ways = [line.split()[0] for line in lines[1:-1]]
-        self.assertEqual(ways, ["parts", "large_parts", "two_streams", "ordered",
+        self.assertEqual(ways, ["parts", "large_parts", "two_streams", "ordered", "own",
                                 "run.deterministic_attention=false"])
         self.assertRegex(lines[-1], r"^run.attention_backward=[a-z_]+: [\d.]+ ms a step, [\d.]+ of \"parts\"$")
 
@@ -168,7 +249,7 @@ class Calibrate(unittest.TestCase):
     def refused(self, message, status=3):
         done = launch(1,
                       ["run", DECK, "-d",
-                       str(self.folder / "run"), *ON_GPU, *SHORT, f"run.product_plans={self.plans}"])
+                       str(self.folder / "run"), *ON_GPU, *SHORT, f"run.gemm_plans={self.plans}"])
         self.assertEqual(done.returncode, status, done.stdout)
         self.assertIn(message, done.stdout)
 

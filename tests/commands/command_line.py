@@ -59,19 +59,19 @@ class Errors(unittest.TestCase):
             ("plan", TINY, "--ranks", "0"): "command line: --ranks: Value 0 not in range 1 to 1048576",
             ("--help", "modle"): None,
             ("calibrate", ):
-            "command line: FILE is missing: a cluster file to write, --product-plans FILE, or --attention",
+            "command line: FILE is missing: a cluster file to write, --gemm-plans FILE, or --attention",
             ("calibrate", "--attention"): "command line: --attention needs --deck DECK",
             ("calibrate", "c.toml", "--attention", "--deck", TINY):
             "command line: --attention is a command of its own: leave FILE out, then calibrate FILE with "
             "run.attention_backward",
-            ("calibrate", "--product-plans", "plans.json"): "command line: --product-plans needs --deck DECK",
+            ("calibrate", "--gemm-plans", "plans.json"): "command line: --gemm-plans needs --deck DECK",
             ("calibrate", "c.toml", "run.steps=5"): "command line: run.steps=5 is a key of a deck, and there is none: "
             "--deck DECK",
             ("calibrate", "c.toml", "--steady", "60"): "command line: --steady needs --deck DECK",
             ("calibrate", "--attention", "--deck", TINY, "--steady", "60"):
             "command line: --steady is for a cluster file: give FILE",
             ("calibrate", "c.toml", "--ranks", "2"):
-            "command line: --ranks is for --product-plans and --attention: a cluster file is measured on the ranks "
+            "command line: --ranks is for --gemm-plans and --attention: a cluster file is measured on the ranks "
             "that mpirun starts",
             ("calibrate", "c.toml", "--deck", "nosuch.toml"): f"nosuch.toml: no such file, here or in {ROOT}/inputs",
             ("run", TINY, "-t", "1 hour"):
@@ -223,7 +223,7 @@ class InstructionLevels(unittest.TestCase):
 class Calibrate(unittest.TestCase):
     def test_needs_the_module_for_gpus(self):
         result = run("calibrate",
-                     "--product-plans",
+                     "--gemm-plans",
                      "plans.json",
                      "--deck",
                      TINY,

@@ -1,13 +1,15 @@
 // Attention as a plain loop, in place of src/kernels/cuda/attention/fused_attention.cpp: bf16 operands and results,
 // fp32 inside, with the library's masks and memory. ESPALIER_EMULATED_CUDNN in the environment: `none` is a GPU without
 // cuDNN, `say` prints prepared calls on stderr, `hungry` needs more workspace than planned for the planned part of
-// backward, `starving` for every part.
+// backward, `starving` for every part. ESPALIER_EMULATED_SLOW_BACKWARD=WAY=MS,...: a
+// call by such a value of run.attention_backward takes so many milliseconds longer.
 #include "kernels/cuda/attention/fused_attention.hpp"
 
 #include <cudnn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +18,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "emulate.hpp"
@@ -201,6 +204,16 @@ std::optional<AttentionPart> Choose(const char* what, const FusedCall& call, Att
   return ChoosePart(s, planned, usable, ask, text);
 }
 
+/// Takes its time for a way of cuDNN that a switch makes slow.
+void Dawdle(const BackwardMethod& method) {
+  for (const std::string way : {"parts", "large_parts", "two_streams", "ordered"}) {
+    const BackwardMethod slow = BackwardMethodOf(way);
+    if (method.score_bytes == slow.score_bytes && method.streams == slow.streams && method.deterministic)
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(emulation::SwitchedNumber("ESPALIER_EMULATED_SLOW_BACKWARD", way + "=", 0)));
+  }
+}
+
 std::optional<AttentionPart> ChooseForward(const FusedCall& call, int64_t workspace_bytes) {
   return Choose("attention", call, AttentionDirection::kForward, {call.shape.batch, call.shape.kv_heads},
                 UsableBytes(workspace_bytes));
@@ -237,6 +250,7 @@ void FusedAttentionGrad(const FusedCall& call, const FusedMemory& memory, cudaSt
   ++calls;
   CheckAligned(memory);
   const AttentionPart part = ChooseBackward(call, memory.workspace_bytes).value();
+  emulation::issue(stream, [method = call.backward] { Dawdle(method); });
   ForEachPart(call, part, memory, stream, [&](const FusedMemory& m, cudaStream_t on) {
     emulation::issue(on, [=] {
       Scribble(m);

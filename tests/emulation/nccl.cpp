@@ -6,11 +6,14 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
+#include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -142,17 +145,65 @@ void Sum(const Shards& shards, size_t first, void* to, size_t count) {
   }
 }
 
-/// With ESPALIER_EMULATED_NVLS=1, as if switches reduce.
-bool SwitchAdds() {
-  const auto is = [](const char* name, const char* wanted) {
-    const char* value = std::getenv(name);
-    return value != nullptr && std::strcmp(value, wanted) == 0;
-  };
-  return is("ESPALIER_EMULATED_NVLS", "1") && !is("NCCL_NVLS_ENABLE", "0");
+std::string Lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
 }
 
-void Reduce(ncclComm* comm, const Shards& shards, void* to, size_t count, ncclDataType_t type) {
-  const size_t first = SwitchAdds() ? comm->sums++ : 0;
+/// Pieces between separators.
+std::vector<std::string> Split(const std::string& text, char separator) {
+  std::vector<std::string> pieces;
+  std::istringstream in(text);
+  for (std::string piece; std::getline(in, piece, separator);) pieces.push_back(piece);
+  return pieces;
+}
+
+/// Whether a list of NCCL_ALGO, such as "^nvls,nvlstree", allows NVLS.
+bool AllowsNvls(std::string list) {
+  const bool without = list.starts_with('^');
+  bool named = false;
+  for (const std::string& name : Split(list.substr(without ? 1 : 0), ',')) {
+    static const std::set<std::string> known = {"tree",     "ring", "collnetdirect", "collnetchain", "nvls",
+                                                "nvlstree", "pat"};
+    if (!known.contains(name)) Refuse(("NCCL_ALGO: unknown algorithm " + name).c_str());
+    named |= name == "nvls";
+  }
+  return named != without;
+}
+
+/// Whether NCCL_ALGO lets `function` use NVLS. From 2.24 on the variable has lists by function, before it was one list.
+bool AlgorithmsAllowNvls(const std::string& function) {
+  const char* set = std::getenv("NCCL_ALGO");
+  if (set == nullptr) return true;
+  int version = 0;
+  ncclGetVersion(&version);
+  if (version < NCCL_VERSION(2, 24, 0) && std::strchr(set, ':') != nullptr)
+    Refuse("NCCL_ALGO with functions, which is new in 2.24");
+  bool allowed = true;
+  for (const std::string& entry : Split(Lower(set), ';')) {
+    const size_t colon = entry.find(':');
+    const std::string of = colon == entry.npos ? "" : entry.substr(0, colon);
+    static const std::set<std::string> known = {"", "broadcast", "reduce", "allgather", "reducescatter", "allreduce"};
+    if (!known.contains(of)) Refuse(("NCCL_ALGO: unknown function " + of).c_str());
+    const bool of_list = AllowsNvls(colon == entry.npos ? entry : entry.substr(colon + 1));
+    if (of.empty() || of == function) allowed = of_list;
+  }
+  return allowed;
+}
+
+/// With ESPALIER_EMULATED_NVLS=1, as if switches compute `function`. Its first call is printed with `say`.
+bool SwitchComputes(const std::string& function) {
+  const char* enabled = std::getenv("NCCL_NVLS_ENABLE");
+  const bool computes = espalier::emulation::HasSwitch("ESPALIER_EMULATED_NVLS", "1") &&
+                        (enabled == nullptr || std::strcmp(enabled, "0") != 0) && AlgorithmsAllowNvls(function);
+  static std::set<std::string> said;
+  if (computes && espalier::emulation::HasSwitch("ESPALIER_EMULATED_NVLS", "say") && said.insert(function).second)
+    std::fprintf(stderr, "emulated NCCL: switches compute %s\n", function.c_str());
+  return computes;
+}
+
+void Reduce(const char* function, ncclComm* comm, const Shards& shards, void* to, size_t count, ncclDataType_t type) {
+  const size_t first = SwitchComputes(function) ? comm->sums++ : 0;
   if (type == ncclBfloat16)
     Sum<espalier::Bf16>(shards, first, to, count);
   else if (type == ncclFloat32)
@@ -389,6 +440,7 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
                            cudaStream_t stream) {
   const size_t bytes = count * SizeOf(type), all = bytes * static_cast<size_t>(comm->size);
   CheckInPlace(from, bytes, to, all, -static_cast<std::ptrdiff_t>(bytes) * comm->rank);
+  SwitchComputes("allgather");
   return IssueExchange(comm, stream, from, 0, bytes, [=](const Shards& shards) {
     for (size_t p = 0; p < shards.size(); ++p)
       std::memcpy(static_cast<std::byte*>(to) + p * bytes, shards[p].data(), bytes);
@@ -402,7 +454,7 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDat
   CheckInPlace(from, bytes * static_cast<size_t>(comm->size), to, bytes,
                static_cast<std::ptrdiff_t>(bytes) * comm->rank);
   return IssueExchange(comm, stream, from, bytes, bytes,
-                       [=](const Shards& shards) { Reduce(comm, shards, to, count, type); });
+                       [=](const Shards& shards) { Reduce("reducescatter", comm, shards, to, count, type); });
 }
 
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
@@ -410,7 +462,7 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
   if (op != ncclSum) Refuse("a reduction that is not emulated");
   CheckInPlace(from, count * SizeOf(type), to, count * SizeOf(type), 0);
   return IssueExchange(comm, stream, from, 0, count * SizeOf(type),
-                       [=](const Shards& shards) { Reduce(comm, shards, to, count, type); });
+                       [=](const Shards& shards) { Reduce("allreduce", comm, shards, to, count, type); });
 }
 }
 // NOLINTEND

@@ -2,10 +2,11 @@
 is an exchange they bitwise equal runs over MPI; with library collectives they agree to rtol 1e-5. Each call waits for
 its peers, so an order of issue that could deadlock GPUs hangs. Skipped if the emulated module is not built."""
 import os
+import re
 
 from support.checkpoints import same_bits, tensors
 from support.emulated import LAYOUTS, skip_without_module
-from support.runs import Checks, ENVIRONMENT, difference, scratch, train
+from support.runs import Checks, DECK, ENVIRONMENT, difference, launch, scratch, train
 from support.sizes import Sizes
 
 STEPS = 2
@@ -33,8 +34,31 @@ def check(checks, folder, sizes, ranks, layout):
     checks.that(far <= (1e-2 if "precision.compute=bf16" in layout else RTOL), f"{name}: collectives to {far:.1e}")
 
 
+def by_switches(folder, name, *keys, **settings):
+    """The functions that switches computed in a run of three shards."""
+    ENVIRONMENT.update(ESPALIER_EMULATED_GPUS="8", ESPALIER_NCCL_NATIVE="1", ESPALIER_EMULATED_NVLS="1,say", **settings)
+    done = launch(3, ["run", DECK, "-d", os.path.join(folder, name), *BASE, "model.layers=2", "parallel.dp_shard=3",
+                      "batch.global=6", "run.transport=nccl", *keys])
+    for setting in ("ESPALIER_EMULATED_NVLS", *settings):
+        del ENVIRONMENT[setting]
+    return done.returncode, sorted(set(re.findall(r"emulated NCCL: switches compute (\w+)", done.stdout)))
+
+
+def check_switches(checks, folder):
+    """Switches gather, and add only if sums may have any order. Settings of the user are kept."""
+    gathers, all_of_them = (0, ["allgather"]), (0, ["allgather", "allreduce", "reducescatter"])
+    for name, expected, keys, settings in (
+        ("deterministic", gathers, (), {}),
+        ("free", all_of_them, ("run.deterministic=false",), {}),
+        ("old", (0, []), (), {"ESPALIER_EMULATED_VERSIONS": "NCCL=2.23"}),
+        ("ring", (0, []), (), {"NCCL_ALGO": "allreduce:ring"}),
+        ("asked", all_of_them, (), {"NCCL_NVLS_ENABLE": "1"})):
+        found = by_switches(folder, name, *keys, **settings)
+        checks.that(found == expected, f"switches, {name}: {found}")
+
+
 def check_order_of_sums(checks, folder):
-    """If switches reduced, the order would change with every call; run.deterministic turns them off."""
+    """If switches reduced, the order would change with every call; run.deterministic does not let them."""
     three = ["model.layers=2", "parallel.dp_shard=3", "batch.global=6", "run.transport=nccl", "run.deterministic=true"]
     first, again = (run(folder, name, 3, three, ESPALIER_NCCL_NATIVE="1", ESPALIER_EMULATED_NVLS="1")
                     for name in ("first", "again"))
@@ -51,6 +75,7 @@ def main():
             check(checks, folder, sizes, ranks, layout)
     with scratch() as folder:
         check_order_of_sums(checks, folder)
+        check_switches(checks, folder)
     checks.finish()
 
 

@@ -116,9 +116,9 @@ def l_texts(checks, folder):
                 "C7: the last of two values counts, and is said")
     checks.that('guard.max_skips = 4 has no effect: guard.on_nonfinite is not "skip"' in text,
                 "C9: a setting without effect is said")
-    status, text = ask("run", DECK, "-d", os.path.join(folder, "plans"), "run.device=cpu", "run.product_plans=/none")
-    checks.that(status == 2 and 'run.product_plans = "/none": no such file' in text,
-                f"rule 8: product plans that are not there: {status}")
+    status, text = ask("run", DECK, "-d", os.path.join(folder, "plans"), "run.device=cpu", "run.gemm_plans=/none")
+    checks.that(status == 2 and 'run.gemm_plans = "/none": no such file' in text,
+                f"rule 8: GEMM plans that are not there: {status}")
 
 
 def main():

@@ -98,6 +98,10 @@ TEST(FusedAttention, SaysWhyItIsNot) {
   EXPECT_EQ(WhyNotFused(InBlocks({1, 64, 64, 4, 4, 256}), kBackward, 8), "heads of 256 elements, more than 128");
   EXPECT_EQ(WhyNotFused(InBlocks({2, 1, 1, 4, 4, 64}), kBackward, 9), "it has one token");
   EXPECT_EQ(WhyNotFused(InBlocks({2, 1, 1, 4, 4, 64}), kForward, 9), "");
+  AttentionInBlocks own = InBlocks(kLayer);
+  own.backward = BackwardMethodOf("own");
+  EXPECT_EQ(WhyNotFused(own, kBackward, 9), "run.attention_backward = \"own\"");
+  EXPECT_EQ(WhyNotFused(own, kForward, 9), "");
   EXPECT_EQ(WhyNotFused(InBlocks(kLayer), kForward, 7), "compute capability 7.x is below 8.0");
 }
 

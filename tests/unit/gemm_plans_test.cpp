@@ -107,8 +107,8 @@ TEST(GemmPlans, WhatIsWrongWithTheFileIsSaid) {
   const std::string text = ToText(SomePlans());
   EXPECT_THAT(Refusal("no json"),
               AllOf(HasSubstr("plans.json: not a file of GEMM plans"), HasSubstr("espalier calibrate")));
-  EXPECT_THAT(Refusal("{}"), HasSubstr("espalier_product_plans"));
-  EXPECT_THAT(Refusal(Replaced(text, "\"espalier_product_plans\": 1", "\"espalier_product_plans\": 2")),
+  EXPECT_THAT(Refusal("{}"), HasSubstr("espalier_gemm_plans"));
+  EXPECT_THAT(Refusal(Replaced(text, "\"espalier_gemm_plans\": 1", "\"espalier_gemm_plans\": 2")),
               HasSubstr("format 2 is not 1"));
   EXPECT_THAT(Refusal(Replaced(text, "\"bf16\"", "\"f16\"")),
               HasSubstr("type f16 is none of f32, bf16, f8e4m3 and f8e5m2"));

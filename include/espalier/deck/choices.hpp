@@ -16,7 +16,8 @@ namespace espalier {
 
 enum class RunDevice : uint8_t { kAuto, kCpu, kCuda, kSleep };
 enum class Transport : uint8_t { kAuto, kMpi, kNccl };
-enum class AttentionBackward : uint8_t { kParts, kLargeParts, kTwoStreams, kOrdered };
+/// kAuto is no way: a start replaces it by the fastest one.
+enum class AttentionBackward : uint8_t { kParts, kLargeParts, kTwoStreams, kOrdered, kOwn, kAuto };
 enum class Family : uint8_t { kLlama, kGpt2 };
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
 enum class AttentionKind : uint8_t { kHeads, kMla };
@@ -84,7 +85,9 @@ inline constexpr auto kChoices<AttentionBackward> =
     std::to_array<Choice<AttentionBackward>>({{AttentionBackward::kParts, "parts"},
                                               {AttentionBackward::kLargeParts, "large_parts"},
                                               {AttentionBackward::kTwoStreams, "two_streams"},
-                                              {AttentionBackward::kOrdered, "ordered"}});
+                                              {AttentionBackward::kOrdered, "ordered"},
+                                              {AttentionBackward::kOwn, "own"},
+                                              {AttentionBackward::kAuto, "auto"}});
 template <>
 inline constexpr auto kChoices<Family> = std::to_array<Choice<Family>>({{Family::kLlama, "llama"},
                                                                         {Family::kGpt2, "gpt2"}});

@@ -30,7 +30,7 @@ struct Deck {
     Transport transport;
     int threads;
     bool deterministic;
-    std::string product_plans;  ///< empty: none
+    std::string gemm_plans;  ///< empty: none
     AttentionBackward attention_backward;
     bool deterministic_attention;
     int64_t outside_bytes;  ///< GPU memory that is kept free of the arena

@@ -25,6 +25,12 @@ struct LoadedDeck {
   std::vector<std::string> repeated;  ///< a line for each override that a later one of its key replaces
 };
 
+/// The names of keys that a deck may have.
+enum class KeyNames : uint8_t {
+  kOfThisVersion,
+  kOfAnyVersion,  ///< also those of earlier versions: an effective deck that a run wrote
+};
+
 /// The maximum size of a deck file, and of the effective deck in a checkpoint.
 inline constexpr int64_t kMaxDeckBytes = 1 << 20;
 
@@ -32,10 +38,12 @@ inline constexpr int64_t kMaxDeckBytes = 1 << 20;
 /// deck of a checkpoint is only compared (compare.hpp). Relative paths in data.* become absolute: a path in a deck is
 /// relative to the deck's folder, a path on the command line to the working directory. Throws UserError (kDeck) with
 /// all errors, each "place: key = value: what is wrong (what is allowed)".
-LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides = {});
+LoadedDeck LoadDeck(const std::string& path, const std::vector<std::string>& overrides = {},
+                    KeyNames names = KeyNames::kOfThisVersion);
 
 /// The same from text, without includes. `name` becomes the deck's name and its label in messages.
-LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides = {});
+LoadedDeck ParseDeck(std::string_view text, const std::string& name, const std::vector<std::string>& overrides = {},
+                     KeyNames names = KeyNames::kOfThisVersion);
 
 /// ResolveMesh of the deck, with places in the messages.
 Mesh ResolveMesh(const LoadedDeck& loaded, int ranks);

@@ -84,8 +84,11 @@ const std::vector<DeckKey>& DeckSchema();
 /// Row of a key by its full name ("model.heads"), or nullptr.
 const DeckKey* FindDeckKey(std::string_view full_name);
 
+/// The full name of a key that an earlier version called `full_name`; empty if none did.
+std::string_view NameOfFormerKey(std::string_view full_name);
+
 /// The full name ("section.key") of the key that `written` probably means: a misspelling, a wrong or missing section,
-/// or another framework's name ("hidden_size"). Empty if there is none.
+/// another framework's name ("hidden_size"), or the name of an earlier version. Empty if there is none.
 std::string NearestKey(std::string_view written);
 
 DeckValue Get(const Deck& deck, const DeckKey& key);

@@ -18,11 +18,12 @@ enum class AttentionDirection : uint8_t { kForward, kBackward };
 
 /// How cuDNN computes backward. Deterministic, it stores the scores of a call in bf16, so a call has only part of the
 /// sequences and heads; or, from 9.25 on, it adds up dq in a fixed order and stores none. Otherwise it adds up dq in
-/// any order and stores none.
+/// any order and stores none. Or our own kernels compute it, deterministic and without workspace.
 struct BackwardMethod {
   int64_t score_bytes = kScoreBytes;  ///< maximum of one part; 0: no scores are stored
   int64_t streams = 1;                ///< parts computed at the same time, each in its own share of the workspace
   bool deterministic = true;
+  bool own = false;  ///< not by cuDNN
 };
 
 /// By its name, which the attribute `backward` of ops has: a value of run.attention_backward, or `unordered` without
@@ -45,7 +46,8 @@ struct AttentionInBlocks {
   bool IsOneCall() const;
 };
 
-/// Why cuDNN 9.19 has no kernel for the call on a GPU of compute capability `major`.x; empty if it has one: bf16, heads
+/// Why cuDNN does not compute the call on a GPU of compute capability `major`.x; empty if 9.19 has a kernel and none of
+/// our own is asked for: bf16, heads
 /// of a multiple of 8 features up to 256, scores in blocks, no dropout. Backward takes more than 128 features on 9.x
 /// only, but keys of 192 with values of 128 on 10.x too, and more than one token. A call without any element is
 /// refused, too. The test `cudnn_plans` compares with the library.

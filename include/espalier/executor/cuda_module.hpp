@@ -35,7 +35,7 @@ enum class GpuTransport : uint8_t {
 struct GpuOptions {
   GpuTransport transport = GpuTransport::kMpi;
   bool deterministic = true;  ///< same deck, same ranks, same bits
-  std::string product_plans;  ///< file of `calibrate`; empty: none, or UseGemmPlans
+  std::string gemm_plans;     ///< file of `calibrate`; empty: none, or UseGemmPlans
   ByLane<int> ctas{};         ///< NcclOptions
 };
 
@@ -46,6 +46,12 @@ struct AttentionDemand {
   int64_t calls = 0;  ///< in a step of one rank
 
   bool IsSameCall(const AttentionDemand& other) const;
+};
+
+/// What a measurement of attention holds for.
+struct Platform {
+  std::string gpu;      ///< "NVIDIA H200"
+  std::string library;  ///< "cuDNN 9.19.0"
 };
 
 struct AttentionTime {
@@ -69,8 +75,10 @@ class CudaModule {
   /// The matmuls of executors that are made from now on go by `plans`, which were measured on such a GPU with such a
   /// library.
   virtual void UseGemmPlans(const GemmPlans& plans) = 0;
-  /// Times one call on the first visible GPU, on operands of its own. Throws UserError (kDeck) if the library is too
-  /// old for the call's attribute `backward`.
+  /// The GPU that was opened, or the first visible one.
+  virtual Platform PlatformOfAttention() const = 0;
+  /// Times one call there, on operands of its own. Throws UserError: kDeck if the library is too
+  /// old for the call's attribute `backward`, kDoesNotFit if too little memory is free.
   virtual AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes) = 0;
 };
 

@@ -1,5 +1,5 @@
 // The file of measured GEMMs: which algorithm of the library is quickest for each, on one kind of GPU. `espalier
-// calibrate` writes it, and run.product_plans names it; or starts write it, and time what it lacks.
+// calibrate` writes it, and run.gemm_plans names it; or starts write it, and time what it lacks.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace espalier {
 
-/// The value of run.product_plans with which starts measure.
+/// The value of run.gemm_plans with which starts measure.
 inline constexpr std::string_view kMeasuredAtStart = "auto";
 
 struct GemmPlan {

@@ -17,7 +17,7 @@ CommandJob CalibrateJob(const std::shared_ptr<CalibrateOptions>& options) {
     measure.overrides.insert(measure.overrides.begin(), std::exchange(measure.file, ""));  // a key instead of FILE
   CheckCalibrateOptions(*options);
   if (options->attention) return OnFirstRank([options] { return CalibrateAttention(*options); });
-  if (options->OnOneGpu()) return OnFirstRank([options] { return CalibrateProducts(*options); });
+  if (options->OnOneGpu()) return OnFirstRank([options] { return CalibrateGemms(*options); });
   return OnRanksOfJob([options] { return static_cast<int>(Measure(options->measure)); });
 }
 
@@ -39,13 +39,12 @@ void AddCalibrate(CLI::App& app, CommandJob& job) {
       ->type_name("SECONDS")
       ->check(Within(1.0, 86400.0));
   command
-      ->add_option("--product-plans", options->product_plans,
-                   "instead of FILE: the fastest algorithm of each matmul on this GPU, for run.product_plans")
+      ->add_option("--gemm-plans", options->gemm_plans,
+                   "instead of FILE: the fastest algorithm of each matmul on this GPU, for run.gemm_plans")
       ->type_name("PLANS");
   command->add_flag("--attention", options->attention,
                     "instead of FILE: the fastest run.attention_backward on this GPU");
-  AddRanks(command, options->ranks,
-           "of --product-plans and --attention: ranks of each deck (the fewest that it allows)");
+  AddRanks(command, options->ranks, "of --gemm-plans and --attention: ranks of each deck (the fewest that it allows)");
   command->add_option("key=value", options->measure.overrides, "keys of the decks, such as batch.micro=4");
   command->callback([options, &job] { job = CalibrateJob(options); });
 }

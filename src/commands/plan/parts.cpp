@@ -57,7 +57,7 @@ std::set<std::string> ReasonsForPlainAttention(const WorldPlan& plan) {
   if (plan.training.deck.run.device != RunDevice::kCuda) return reasons;
   for (const auto& [rank, program] : plan.programs)
     for (const Op& op : program.graph->ops)
-      if (op.kind == OpKind::kAttention)
+      if (op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionGrad)
         reasons.insert(
             WhyPlainAttention(LocalOpOf(*program.graph, op, program.mesh, plan.training.mesh.CoordinateOf(rank))));
   reasons.erase("");

@@ -37,7 +37,7 @@ RunOnPage Gather(const std::string& folder, const std::string& cluster) {
   run.history = ReadHistory(folder);
   FindCheckpoints(run);
   try {
-    const LoadedDeck loaded = LoadDeck((fs::path(folder) / "deck.toml").string());
+    const LoadedDeck loaded = LoadDeck((fs::path(folder) / "deck.toml").string(), {}, KeyNames::kOfAnyVersion);
     for (const DeckKey& key : DeckSchema()) run.keys.emplace_back(key.FullName(), ToToml(Get(loaded.deck, key)));
     AddPrograms(run, loaded, cluster);
   } catch (const UserError& error) {

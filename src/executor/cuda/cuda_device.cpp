@@ -2,6 +2,7 @@
 
 #include <cuda_profiler_api.h>
 #include <fmt/core.h>
+#include <nccl.h>
 
 #include <cstdlib>
 
@@ -25,8 +26,18 @@ std::string GemmPlansInUse() {
                              : fmt::format("product plans {:08x}", Crc32c(text.data(), text.size()));
 }
 
-/// If switches reduce (NVLink SHARP), the order of sums differs from call to call. A setting of the user is kept.
-void LetNoSwitchAdd() { setenv("NCCL_NVLS_ENABLE", "0", 0); }
+/// If switches reduce (NVLink SHARP), the order of sums differs from call to call. From 2.24 on NCCL takes algorithms
+/// by function, and switches go on gathering. Settings of the user are kept.
+void LetNoSwitchAdd() {
+  constexpr int kFirstByFunction = NCCL_VERSION(2, 24, 0);
+  int version = 0;
+  ncclGetVersion(&version);
+  if (std::getenv("NCCL_NVLS_ENABLE") != nullptr) return;
+  if (version >= kFirstByFunction && std::getenv("NCCL_ALGO") == nullptr)
+    setenv("NCCL_ALGO", "allreduce:^nvls,nvlstree;reducescatter:^nvls,nvlstree", 1);
+  else
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+}
 
 }  // namespace
 

@@ -53,7 +53,7 @@ class Module final : public CudaModule {
     if (const std::string compiled = CheckArchitecture(kBuilt, gpu.capability); !compiled.empty())
       NoteFallback(compiled);
     Require(cudaSetDevice(gpu.index), "the GPU cannot be opened");
-    ConfigureCudaKernels(options.deterministic, options.product_plans);
+    ConfigureCudaKernels(options.deterministic, options.gemm_plans);
     return std::make_unique<CudaDevice>(gpu, options);
   }
 
@@ -62,6 +62,11 @@ class Module final : public CudaModule {
     return cuda::MeasureGemms(demands, measured);
   }
   void UseGemmPlans(const GemmPlans& plans) override { espalier::UseGemmPlans(plans); }
+  Platform PlatformOfAttention() const override {
+    int device = 0;
+    Require(cudaGetDevice(&device), "no GPU can be used");
+    return {GpuAt(device).name, CudnnVersion()};
+  }
   AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes) override {
     return cuda::TimeAttentionGrad(demand, workspace_bytes);
   }

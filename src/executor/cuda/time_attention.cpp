@@ -1,5 +1,7 @@
 #include "time_attention.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <memory>
 
@@ -8,6 +10,8 @@
 #include "espalier/kernels/cuda/fill_with_numbers.hpp"
 #include "espalier/kernels/cuda/stopwatch.hpp"
 #include "espalier/kernels/planned_workspace.hpp"
+#include "espalier/util/error.hpp"
+#include "espalier/util/memory.hpp"
 #include "handles.hpp"
 
 namespace espalier::cuda {
@@ -16,12 +20,30 @@ namespace {
 constexpr double kRoundMicroseconds = 20000;
 constexpr int kMaxRepetitions = 50;
 
+/// The call that makes o and lse. The inputs of backward end with o, lse and dO; before them are q, k and v, or one
+/// tensor with all three.
+struct ForwardOperands {
+  std::vector<Tensor> inputs, outputs;
+
+  explicit ForwardOperands(const std::vector<Tensor>& of_backward)
+      : inputs(of_backward.begin(), of_backward.end() - 3), outputs(of_backward.end() - 3, of_backward.end() - 1) {}
+  KernelCall Call(const Attributes& attributes) const {
+    return {.inputs = inputs, .outputs = outputs, .attributes = &attributes};
+  }
+};
+
+/// Bytes of the workspace that forward and backward use after each other.
+int64_t SharedWorkspace(const AttentionDemand& demand, int64_t of_backward) {
+  const ForwardOperands forward(demand.inputs);
+  return std::max({PlannedWorkspace("attention", forward.Call(demand.attributes)), of_backward, int64_t{1}});
+}
+
 /// Operands of backward in separate memory, after forward has computed o and lse.
 class Backward {
  public:
   Backward(const AttentionDemand& demand, int64_t workspace_bytes)
       : workspace_bytes_(workspace_bytes),
-        workspace_(static_cast<size_t>(workspace_bytes)),
+        workspace_(static_cast<size_t>(SharedWorkspace(demand, workspace_bytes))),
         attributes_(demand.attributes),
         inputs_(Place(demand.inputs)),
         outputs_(Place(demand.outputs)) {
@@ -45,14 +67,12 @@ class Backward {
     return tensors;
   }
 
-  /// The inputs end with o, lse and dO; before them are q, k and v, or one tensor with all three.
   void Forward() {
-    const auto o = inputs_.end() - 3;
-    const std::vector<Tensor> inputs(inputs_.begin(), o), outputs(o, o + 2);
-    KernelCall call{.inputs = inputs, .outputs = outputs, .attributes = &attributes_, .stream = stream_.Get()};
+    const ForwardOperands forward(inputs_);
+    KernelCall call = forward.Call(attributes_);
+    call.stream = stream_.Get();
     call.workspace_bytes = PlannedWorkspace("attention", call);
-    const DeviceMemory workspace(static_cast<size_t>(std::max<int64_t>(call.workspace_bytes, 1)));
-    call.workspace = workspace.data();
+    call.workspace = workspace_.data();
     PrepareCudaKernel("attention", call);
     FindCudaKernel("attention")(call);
     CUDA_CALL(cudaStreamSynchronize(stream_.Get()));
@@ -77,10 +97,23 @@ class Backward {
   const Stopwatch watch_{stream_.Get()};
 };
 
+/// Throws UserError (kDoesNotFit) if the operands and the workspace of a call do not fit into free memory.
+void RequireMemory(const AttentionDemand& demand, int64_t workspace_bytes) {
+  int64_t needed = SharedWorkspace(demand, workspace_bytes);
+  for (const std::vector<Tensor>* tensors : {&demand.inputs, &demand.outputs})
+    for (const Tensor& x : *tensors) needed += Volume(x.shape) * SizeOf(x.dtype);
+  size_t free = 0, total = 0;
+  CUDA_CALL(cudaMemGetInfo(&free, &total));
+  if (needed > static_cast<int64_t>(free))
+    throw UserError(ExitStatus::kDoesNotFit, fmt::format("it needs {} of memory, and {} are free", Gigabytes(needed),
+                                                         Gigabytes(static_cast<int64_t>(free))));
+}
+
 }  // namespace
 
 AttentionTime TimeAttentionGrad(const AttentionDemand& demand, int64_t workspace_bytes) {
-  ForgetFallbacks();
+  RequireMemory(demand, workspace_bytes);
+  const SeparateFallbacks separate;
   const Backward backward(demand, workspace_bytes);
   const double rounds = kRoundMicroseconds / std::max(backward.Microseconds(1), 1.0);
   const int repetitions = static_cast<int>(std::clamp(rounds, 1.0, double{kMaxRepetitions}));

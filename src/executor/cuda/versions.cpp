@@ -8,14 +8,18 @@
 
 namespace espalier::cuda {
 
+std::string CudnnVersion() {
+  const size_t version = cudnnGetVersion();
+  return fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 std::string Versions() {
   int cuda = 0, nccl = 0;
   cudaRuntimeGetVersion(&cuda);
   ncclGetVersion(&nccl);
-  const size_t cublas = cublasLtGetVersion(), cudnn = cudnnGetVersion();
-  return fmt::format("CUDA {}.{}, cuBLASLt {}.{}.{}, cuDNN {}.{}.{}, NCCL {}.{}.{}", cuda / 1000, cuda % 1000 / 10,
-                     cublas / 10000, cublas / 100 % 100, cublas % 100, cudnn / 10000, cudnn / 100 % 100, cudnn % 100,
-                     nccl / 10000, nccl / 100 % 100, nccl % 100);
+  const size_t cublas = cublasLtGetVersion();
+  return fmt::format("CUDA {}.{}, cuBLASLt {}.{}.{}, {}, NCCL {}.{}.{}", cuda / 1000, cuda % 1000 / 10, cublas / 10000,
+                     cublas / 100 % 100, cublas % 100, CudnnVersion(), nccl / 10000, nccl / 100 % 100, nccl % 100);
 }
 
 std::vector<LibraryVersion> LoadedAndBuilt() {

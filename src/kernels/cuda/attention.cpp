@@ -67,7 +67,8 @@ void PrepareAttention(const KernelCall& call) {
 void PrepareAttentionGrad(const KernelCall& call) {
   const AttentionInBlocks blocks = BlocksOf(ReadArguments<AttentionGradArgs>(call));
   // The note of forward holds for both.
-  if (const std::string why = kBackward.WhyNot(blocks); !why.empty() && kForward.WhyNot(blocks).empty())
+  if (const std::string why = kBackward.WhyNot(blocks);
+      !why.empty() && !blocks.backward.own && kForward.WhyNot(blocks).empty())
     NotePlain("attention_grad", blocks, why);
   UseFused(blocks, call.workspace_bytes, kBackward);
 }

@@ -73,7 +73,7 @@ Keys KeysOf(const EvaluateOptions& options, int ranks) {
 Deck EvaluationDeck(const std::string& dir, const EvaluateOptions& options, int ranks) {
   const std::string saved = ReadMetadata(dir).deck;
   SavedDeck(dir, saved);  // the saved deck is readable, so an error below is the user's
-  Deck deck = ParseDeck(saved, dir + "/deck.toml", KeysOf(options, ranks)).deck;
+  Deck deck = ParseDeck(saved, dir + "/deck.toml", KeysOf(options, ranks), KeyNames::kOfAnyVersion).deck;
   deck.data.isolate_documents = true;  // isolates windows, whatever documents the files have
   return deck;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -20,6 +21,7 @@
 #include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
 #include "espalier/util/input_file.hpp"
+#include "train/startup/adapters.hpp"
 #include "train/startup/same_start.hpp"
 
 namespace espalier {
@@ -98,10 +100,8 @@ Cluster AgreeOnCluster(const std::string& path, World& world) {
   return cluster;
 }
 
-/// The file that run.product_plans names; empty: none.
-std::string FileOfPlans(const Deck& deck) {
-  return deck.run.product_plans == kMeasuredAtStart ? "" : deck.run.product_plans;
-}
+/// The file that run.gemm_plans names; empty: none.
+std::string FileOfPlans(const Deck& deck) { return deck.run.gemm_plans == kMeasuredAtStart ? "" : deck.run.gemm_plans; }
 
 std::string NearCores(const Gpu& gpu) {
   std::string bus_id = gpu.bus_id;
@@ -111,6 +111,18 @@ std::string NearCores(const Gpu& gpu) {
   return near;
 }
 
+/// Says on runs of several nodes which adapters are near the GPUs of each, and warns of lists that choose others.
+/// Collective.
+void ReportAdapters(const Gpu& gpu, Transport transport, World& world) {
+  const char* variable = transport == Transport::kNccl ? "NCCL_IB_HCA" : "UCX_NET_DEVICES";
+  std::vector<RankOnNetwork> ranks;
+  for (const std::string& packed :
+       world.Gather(Pack(FindAdapters(gpu.bus_id, variable, std::getenv(variable), "/sys"))))
+    ranks.push_back(Unpack<RankOnNetwork>(packed));
+  for (const std::string& line : DescribeAdapters(ranks)) spdlog::info("adapters of {}", line);
+  for (const std::string& line : WrongAdapters(ranks)) spdlog::warn("{}", line);
+}
+
 /// Warns of detours that make copies and messages of GPUs slow without an error. Collective.
 void WarnOfDetours(const Gpu& gpu, const DeviceChoice& choice, World& world, const MpiWorld* mpi) {
   const std::string far = FarCores(gpu, NearCores(gpu), CoresOfThis().cores);
@@ -118,7 +130,9 @@ void WarnOfDetours(const Gpu& gpu, const DeviceChoice& choice, World& world, con
   for (const std::string& text : world.Gather(far))
     if (!text.empty()) all.push_back(text);
   if (!all.empty()) spdlog::warn("{} of {} ranks: {}", all.size(), world.Size(), all.front());
-  if (world.Rank() == 0 && choice.transport == Transport::kMpi && mpi != nullptr && mpi->NodeRanks() < world.Size())
+  if (mpi == nullptr || mpi->NodeRanks() == world.Size()) return;
+  ReportAdapters(gpu, choice.transport, world);
+  if (world.Rank() == 0 && choice.transport == Transport::kMpi)
     spdlog::warn(
         "run.transport = \"mpi\": messages between nodes pass through the memory of hosts, many times slower "
         "than \"nccl\", which needs a GPU for every rank");
@@ -241,7 +255,7 @@ std::unique_ptr<Device> ChooseDevice(Deck& deck, World& world, MpiWorld* mpi, in
                                      {choice.transport == Transport::kNccl ? GpuTransport::kNccl : GpuTransport::kMpi,
                                       deck.run.deterministic, FileOfPlans(deck), CtasOf(deck.overlap)});
     else if (const std::string plans = FileOfPlans(deck); !plans.empty() && !std::filesystem::exists(plans))
-      throw UserError(ExitStatus::kDeck, fmt::format("run.product_plans = \"{}\": no such file", plans));
+      throw UserError(ExitStatus::kDeck, fmt::format("run.gemm_plans = \"{}\": no such file", plans));
     else
       device = MakeCpuDevice(threads);
   });

@@ -176,9 +176,13 @@ struct Need {
   std::optional<int64_t> besides;  ///< bytes of it that are not the arena of the device; not set: all of them
 };
 
+MemoryShortage ShortageOf(World& world, const Need& need) {
+  return FindShortage(world, {HostName(), need.bytes, need.limits});
+}
+
 /// Throws on every rank if some need more than a limit allows.
 void Require(const Deck& deck, World& world, const Need& need) {
-  const MemoryShortage shortage = FindShortage(world, {HostName(), need.bytes, need.limits});
+  const MemoryShortage shortage = ShortageOf(world, need);
   if (shortage.ranks == 0) return;
   const std::string text = OnRankZero(world, [&] {
     const double part = static_cast<double>(shortage.available) / static_cast<double>(shortage.together);
@@ -190,6 +194,22 @@ void Require(const Deck& deck, World& world, const Need& need) {
                        shortage.ranks > 1 ? "; or fewer ranks on this node" : "");
   });
   throw AgreedError(ExitStatus::kDoesNotFit, text);
+}
+
+/// What a rank is about to allocate, limit by limit.
+std::vector<Need> NeedsOf(const Deck& deck, const Device& device, const BySpace<int64_t>& arena_bytes) {
+  const int64_t on_device = arena_bytes[Space::kDevice], on_host = arena_bytes[Space::kHost];
+  std::vector<Need> needs;
+  if (deck.offload.device_bytes > 0)
+    needs.push_back({on_device, {{"", "offload.device_bytes", deck.offload.device_bytes}}, "its arena", 0});
+  const bool together = device.Kind() == DeviceKind::kCpu;  // both arenas are in the node's memory
+  const int64_t outside = BytesToCome(deck, device);
+  needs.push_back({on_device + outside + (together ? on_host : 0), device.ArenaLimits(), PurposeOf(device, outside),
+                   outside + (together ? on_host : 0)});
+  if (on_host > 0 && !together)
+    needs.push_back(
+        {on_host + kOutsideArena, device.HostLimits(), "the states that it keeps on the host (offload)", std::nullopt});
+  return needs;
 }
 
 }  // namespace
@@ -224,19 +244,13 @@ int64_t BytesToCome(const Deck& deck, const Device& device) {
   return std::max<int64_t>(0, deck.run.outside_bytes - taken);
 }
 
+bool Fits(const Deck& deck, World& world, const Device& device, const BySpace<int64_t>& arena_bytes) {
+  return std::ranges::none_of(NeedsOf(deck, device, arena_bytes),
+                              [&](const Need& need) { return ShortageOf(world, need).ranks > 0; });
+}
+
 void CheckFit(const Deck& deck, World& world, const Device& device, const BySpace<int64_t>& arena_bytes) {
-  const int64_t on_device = arena_bytes[Space::kDevice], on_host = arena_bytes[Space::kHost];
-  if (deck.offload.device_bytes > 0)
-    Require(deck, world, {on_device, {{"", "offload.device_bytes", deck.offload.device_bytes}}, "its arena", 0});
-  const bool together = device.Kind() == DeviceKind::kCpu;  // both arenas are in the node's memory
-  const int64_t outside = BytesToCome(deck, device);
-  Require(deck, world,
-          {on_device + outside + (together ? on_host : 0), device.ArenaLimits(), PurposeOf(device, outside),
-           outside + (together ? on_host : 0)});
-  if (on_host > 0 && !together)
-    Require(
-        deck, world,
-        {on_host + kOutsideArena, device.HostLimits(), "the states that it keeps on the host (offload)", std::nullopt});
+  for (const Need& need : NeedsOf(deck, device, arena_bytes)) Require(deck, world, need);
 }
 
 }  // namespace espalier

@@ -26,6 +26,9 @@ int64_t BytesToCome(const Deck& deck, const Device& device);
 /// (1.2 GB per rank)". At most a few, found within a few seconds of compiling.
 std::vector<std::string> SettingsThatFit(const Deck& deck, int ranks, int rank, int64_t budget);
 
+/// Whether CheckFit would accept these arenas. Collective.
+bool Fits(const Deck& deck, World& world, const Device& device, const BySpace<int64_t>& arena_bytes);
+
 /// Throws AgreedError (kDoesNotFit) if ranks need more memory for their arenas than their node or device has free, or
 /// offload.device_bytes allows: the message has rank, node, bytes, and settings that fit. Must be called before any
 /// arena is allocated. Collective.

@@ -10,7 +10,7 @@ namespace espalier {
 
 Deck SavedDeck(const std::string& dir, const std::string& text, const std::vector<std::string>& overrides) {
   try {
-    return ParseDeck(text, dir + "/deck.toml", overrides).deck;
+    return ParseDeck(text, dir + "/deck.toml", overrides, KeyNames::kOfAnyVersion).deck;
   } catch (const UserError& error) {
     throw UserError(ExitStatus::kData, error.messages());
   }

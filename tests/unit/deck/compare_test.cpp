@@ -137,6 +137,18 @@ TEST(EffectiveDeck, ParsesBackToItself) {
   ExpectEqualDecks(ParseDeck(EffectiveDeck(loaded), "small").deck, loaded.deck);
 }
 
+TEST(EffectiveDeck, OfAnEarlierVersionMayHaveFormerNames) {
+  std::string text = EffectiveDeck(Small({"run.gemm_plans=h200.json"}));
+  const std::string now = "gemm_plans";
+  text.replace(text.find(now), now.size(), "product_plans");
+  EXPECT_EQ(ParseDeck(text, "saved", {}, KeyNames::kOfAnyVersion).deck.run.gemm_plans, "h200.json");
+  EXPECT_THAT(ErrorsOf([&] { ParseDeck(text, "saved"); }),
+              ElementsAre(HasSubstr("run.product_plans = \"h200.json\": unknown key (did you mean run.gemm_plans?)")));
+  EXPECT_THAT(ErrorsOf([&] { ParseDeck(text, "saved", {"run.product_plans=a"}, KeyNames::kOfAnyVersion); }),
+              ElementsAre(HasSubstr("did you mean run.gemm_plans?")))
+      << "the command line is of this version";
+}
+
 TEST(EffectiveDeck, NamesEveryKeyAndItsOrigin) {
   const std::string text = EffectiveDeck(ParseDeck(kSmall, "small", {"run.steps=21"}));
   EXPECT_THAT(text, HasSubstr("[run]\nseed                    = 1234  # default\n"

@@ -426,8 +426,8 @@ TEST(Effects, C9SettingsWithoutEffectAreNamedIfSomebodySetThem) {
               ElementsAre(HasSubstr("model.rope_scaling = \"none\" does not use it")));
   EXPECT_THAT(Idle({"model.sliding_window=3", "model.full_attention_layers=100"}),
               ElementsAre(HasSubstr("model.sliding_window = 3 has no effect: all model.layers = ")));
-  EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cpu"}), SizeIs(2));
-  EXPECT_THAT(Idle({"run.deterministic=false", "run.product_plans=p", "run.device=cuda"}), IsEmpty());
+  EXPECT_THAT(Idle({"run.deterministic=false", "run.gemm_plans=p", "run.device=cpu"}), SizeIs(2));
+  EXPECT_THAT(Idle({"run.deterministic=false", "run.gemm_plans=p", "run.device=cuda"}), IsEmpty());
   EXPECT_THAT(Idle({"run.deterministic_attention=false", "run.device=cuda"}), IsEmpty());
   EXPECT_THAT(Idle({"run.deterministic_attention=false", "run.device=cpu"}), SizeIs(1));
   EXPECT_THAT(Idle({"run.deterministic_attention=false", "run.deterministic=false", "run.device=cuda"}),

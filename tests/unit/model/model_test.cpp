@@ -232,6 +232,7 @@ TEST(Attention, AddsInTheOrderThatTheDeckAsksFor) {
   };
   EXPECT_EQ(backward({}), std::set<std::string>{"parts"});
   EXPECT_EQ(backward({"run.attention_backward=ordered"}), std::set<std::string>{"ordered"});
+  EXPECT_EQ(backward({"run.attention_backward=auto"}), std::set<std::string>{"parts"}) << "until a start has chosen";
   EXPECT_EQ(backward({"run.attention_backward=ordered", "run.deterministic_attention=false"}),
             std::set<std::string>{"unordered"});
   EXPECT_EQ(backward({"run.deterministic=false"}), std::set<std::string>{"unordered"});

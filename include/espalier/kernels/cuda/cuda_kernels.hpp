@@ -20,9 +20,9 @@ struct CudaKernelOptions {
   GemmPlans gemm_plans;       ///< empty: none
 };
 
-/// Sets run.deterministic and run.product_plans, before the first Prepare. Throws UserError (kData) if the file cannot
+/// Sets run.deterministic and run.gemm_plans, before the first Prepare. Throws UserError (kData) if the file cannot
 /// be read, or was made on another GPU or with another library.
-void ConfigureCudaKernels(bool deterministic, const std::string& product_plans);
+void ConfigureCudaKernels(bool deterministic, const std::string& gemm_plans);
 /// Goes by `plans` from the next Prepare on.
 void UseGemmPlans(const GemmPlans& plans);
 const CudaKernelOptions& GetCudaKernelOptions();

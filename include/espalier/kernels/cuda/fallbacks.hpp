@@ -1,6 +1,7 @@
 // Operations that run slower than possible because a library or the driver refused the faster way.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,19 @@ void NoteFallback(const std::string& text);
 /// The notes since the last call, in order.
 std::vector<std::string> TakeFallbacks();
 
-/// Clears the notes: each measurement notes its own.
-void ForgetFallbacks();
+/// While it lives, notes are kept apart from those before and after: a measurement has its own.
+class SeparateFallbacks {
+ public:
+  SeparateFallbacks();
+  ~SeparateFallbacks();
+  SeparateFallbacks(const SeparateFallbacks&) = delete;
+  SeparateFallbacks& operator=(const SeparateFallbacks&) = delete;
+
+ private:
+  void Swap();
+
+  std::set<std::string> noted_;
+  std::vector<std::string> fresh_;
+};
 
 }  // namespace espalier::cuda

@@ -32,11 +32,14 @@ std::vector<std::string> TakeFallbacks() {
   return std::exchange(fallbacks.fresh, {});
 }
 
-void ForgetFallbacks() {
+SeparateFallbacks::SeparateFallbacks() { Swap(); }
+SeparateFallbacks::~SeparateFallbacks() { Swap(); }
+
+void SeparateFallbacks::Swap() {
   Fallbacks& fallbacks = Noted();
   const std::lock_guard lock(fallbacks.mutex);
-  fallbacks.noted.clear();
-  fallbacks.fresh.clear();
+  noted_.swap(fallbacks.noted);
+  fresh_.swap(fallbacks.fresh);
 }
 
 }  // namespace espalier::cuda

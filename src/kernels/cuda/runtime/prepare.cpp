@@ -14,13 +14,13 @@ CudaKernelOptions& Options() {
 
 }  // namespace
 
-void ConfigureCudaKernels(bool deterministic, const std::string& product_plans) {
+void ConfigureCudaKernels(bool deterministic, const std::string& gemm_plans) {
   Options().deterministic = deterministic;
   Options().gemm_plans = {};
-  if (product_plans.empty()) return;
-  Options().gemm_plans = ReadGemmPlans(product_plans);
+  if (gemm_plans.empty()) return;
+  Options().gemm_plans = ReadGemmPlans(gemm_plans);
   const cuda::GemmPlatform platform = cuda::GetGemmPlatform();
-  CheckMadeFor(Options().gemm_plans, platform.gpu, platform.library, product_plans);
+  CheckMadeFor(Options().gemm_plans, platform.gpu, platform.library, gemm_plans);
 }
 
 void UseGemmPlans(const GemmPlans& plans) { Options().gemm_plans = plans; }

@@ -1,23 +1,19 @@
-#include "train/startup/measured_products.hpp"
+#include "train/startup/measured_gemms.hpp"
 
 #include <fmt/core.h>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
-#include <cctype>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/executor/demands.hpp"
 #include "espalier/util/clock.hpp"
-#include "espalier/util/write_whole.hpp"
+#include "train/startup/measurements.hpp"
 
 namespace espalier {
 namespace {
 
-namespace fs = std::filesystem;
+constexpr std::string_view kGemmPlansAreAuto = "run.gemm_plans = \"auto\"";
 
 /// Plans without algorithms, as a text for other ranks.
 std::string TextOf(const GemmPlans& made_for, const std::vector<GemmDemand>& demands) {
@@ -28,39 +24,27 @@ std::string TextOf(const GemmPlans& made_for, const std::vector<GemmDemand>& dem
 }
 
 GemmPlans KnownPlans(const std::string& path, const GemmPlans& made_for) {
-  const GemmPlans none{made_for.gpu, made_for.library, {}};
-  if (path.empty() || !fs::exists(path)) return none;
-  try {
-    GemmPlans known = ReadGemmPlans(path);
-    CheckMadeFor(known, made_for.gpu, made_for.library, path);
-    return known;
-  } catch (const UserError& error) {
-    spdlog::warn("run.product_plans = \"auto\": {}; all matmuls are measured", error.what());
-    return none;
-  }
+  GemmPlans known{made_for.gpu, made_for.library, {}};
+  ReadMeasurements(path, kGemmPlansAreAuto, [&] {
+    GemmPlans read = ReadGemmPlans(path);
+    CheckMadeFor(read, made_for.gpu, made_for.library, path);
+    known = std::move(read);
+  });
+  return known;
 }
 
 /// Another run may have added others since; those that this one measured replace their like.
 void AddToFile(const std::string& path, const GemmPlans& measured) {
-  if (path.empty())
-    return spdlog::warn(
-        "run.product_plans = \"auto\": neither XDG_CACHE_HOME nor HOME is set: no start remembers what "
-        "this one measured");
   GemmPlans all = measured;
   for (const GemmPlan& plan : KnownPlans(path, measured).plans)
     if (measured.Find(plan.gemm) == nullptr) all.plans.push_back(plan);
-  try {
-    fs::create_directories(fs::path(path).parent_path());
-    WriteWhole(path, ToText(all));
-  } catch (const std::exception& error) {
-    spdlog::warn("run.product_plans = \"auto\": no start remembers what this one measured: {}", error.what());
-  }
+  WriteMeasurements(path, kGemmPlansAreAuto, ToText(all));
 }
 
 /// On rank 0: the plans of all demands.
 GemmPlans KnownOrMeasured(CudaModule& module, const GemmPlans& made_for, const std::vector<GemmDemand>& demands) {
   const auto began = std::chrono::steady_clock::now();
-  const std::string path = FileOfProducts(made_for);
+  const std::string path = FileOfMeasurements("gemms", made_for.gpu, made_for.library);
   GemmPlans plans = PlansFor(KnownPlans(path, made_for), demands);
   const size_t known = plans.plans.size();
   std::vector<GemmDemand> missing;
@@ -78,21 +62,6 @@ GemmPlans KnownOrMeasured(CudaModule& module, const GemmPlans& made_for, const s
 
 }  // namespace
 
-std::string FileOfProducts(const GemmPlans& made_for) {
-  const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
-  fs::path folder;
-  if (cache != nullptr && *cache != '\0')
-    folder = cache;
-  else if (home != nullptr && *home != '\0')
-    folder = fs::path(home) / ".cache";
-  else
-    return "";
-  std::string name = fmt::format("products-{}-{}", made_for.gpu, made_for.library);
-  std::ranges::replace_if(
-      name, [](unsigned char c) { return std::isalnum(c) == 0 && c != '.'; }, '-');
-  return (folder / "espalier" / (name + ".json")).string();
-}
-
 GemmPlans PlansFor(const GemmPlans& known, const std::vector<GemmDemand>& demands) {
   GemmPlans plans{known.gpu, known.library, {}};
   for (const GemmDemand& demand : demands)
@@ -102,7 +71,7 @@ GemmPlans PlansFor(const GemmPlans& known, const std::vector<GemmDemand>& demand
   return plans;
 }
 
-void UseMeasuredProducts(CudaModule& module, const std::vector<GemmDemand>& demands, World& world) {
+void UseMeasuredGemms(CudaModule& module, const std::vector<GemmDemand>& demands, World& world) {
   const GemmPlans here = module.MeasureGemms({}, [](const GemmPlan&) {});
   const std::vector<std::string> all = world.Gather(TextOf(here, demands));
   const std::string text = OnRankZero(world, [&]() -> std::string {
@@ -110,10 +79,8 @@ void UseMeasuredProducts(CudaModule& module, const std::vector<GemmDemand>& dema
     for (size_t rank = 0; rank < all.size(); ++rank) {
       const GemmPlans of_rank = ParseGemmPlans(all[rank], fmt::format("the matmuls of rank {}", rank));
       if (of_rank.gpu != here.gpu || of_rank.library != here.library) {
-        spdlog::warn(
-            "run.product_plans = \"auto\": rank 0 computes on {} with {}, rank {} on {} with {}: all take the "
-            "library's first choice",
-            here.gpu, here.library, rank, of_rank.gpu, of_rank.library);
+        spdlog::warn("{}: rank 0 computes on {} with {}, rank {} on {} with {}: all take the library's first choice",
+                     kGemmPlansAreAuto, here.gpu, here.library, rank, of_rank.gpu, of_rank.library);
         return "";
       }
       for (const GemmPlan& plan : of_rank.plans) of_all.push_back({plan.gemm, plan.workspace_bytes});

@@ -1,0 +1,100 @@
+#include "train/startup/measured_attention.hpp"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "espalier/comm/agreement.hpp"
+#include "espalier/comm/pack.hpp"
+#include "espalier/executor/demands.hpp"
+#include "espalier/util/clock.hpp"
+#include "espalier/util/error.hpp"
+#include "train/startup/measurements.hpp"
+
+namespace espalier {
+namespace {
+
+constexpr std::string_view kBackwardIsAuto = "run.attention_backward = \"auto\"";
+
+AttentionTimes Untimed(const Platform& platform, const std::vector<AttentionDemand>& demands) {
+  AttentionTimes times{platform.gpu, platform.library, {}};
+  for (const AttentionDemand& demand : demands) times.calls.push_back({demand, {}});
+  return times;
+}
+
+AttentionTimes Known(const std::string& path, const Platform& platform) {
+  AttentionTimes known = Untimed(platform, {});
+  ReadMeasurements(path, kBackwardIsAuto, [&] {
+    AttentionTimes read = ReadAttentionTimes(path);
+    if (read.gpu != platform.gpu || read.library != platform.library)
+      throw UserError(ExitStatus::kData, fmt::format("{}: measured on {} with {}, this is {} with {}", path, read.gpu,
+                                                     read.library, platform.gpu, platform.library));
+    known = std::move(read);
+  });
+  return known;
+}
+
+/// The times of all demands, with what the file knows. On rank 0.
+std::vector<TimedAttention> KnownOrTimed(CudaModule& module, const Platform& platform,
+                                         const std::vector<AttentionDemand>& demands) {
+  const auto began = std::chrono::steady_clock::now();
+  const std::string path = FileOfMeasurements("attention", platform.gpu, platform.library);
+  AttentionTimes known = Known(path, platform);
+  const std::vector<std::string> ways = DeterministicWays();
+  std::vector<TimedAttention> timed;
+  size_t measured = 0;
+  for (const AttentionDemand& demand : demands) {
+    if (known.Find(demand) == nullptr) {
+      known.calls.push_back(TimeWays(module, demand, ways, [](const std::string& way, const std::string& why) {
+        spdlog::info("attention backward: {} is left out: {}", way, why);
+      }));
+      ++measured;
+    }
+    timed.push_back(*known.Find(demand));
+    timed.back().call.calls = demand.calls;
+  }
+  std::erase_if(known.calls, [](const TimedAttention& call) { return !call.lasting; });
+  if (measured > 0) WriteMeasurements(path, kBackwardIsAuto, ToText(known));
+  spdlog::info("attention backward: {} calls known, {} measured in {:.1f} s, {}", demands.size() - measured, measured,
+               MillisecondsSince(began) * 1e-3, path);
+  return timed;
+}
+
+}  // namespace
+
+bool ChoosesBackward(const Deck& deck) {
+  return deck.run.attention_backward == AttentionBackward::kAuto && deck.run.deterministic &&
+         deck.run.deterministic_attention;
+}
+
+std::vector<std::string> MeasuredWays(CudaModule& module, const std::vector<AttentionDemand>& demands, World& world) {
+  const Platform here = module.PlatformOfAttention();
+  const std::vector<std::string> all = world.Gather(ToText(Untimed(here, demands)));
+  return Unpack<std::vector<std::string>>(OnRankZero(world, [&] {
+    std::vector<AttentionDemand> of_all;
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      const AttentionTimes of_rank = ParseAttentionTimes(all[rank], fmt::format("attention of rank {}", rank));
+      if (of_rank.gpu != here.gpu || of_rank.library != here.library) {
+        spdlog::warn("{}: rank 0 computes on {} with {}, rank {} on {} with {}: all take \"{}\"", kBackwardIsAuto,
+                     here.gpu, here.library, rank, of_rank.gpu, of_rank.library, DeterministicWays().front());
+        return Pack(std::vector{DeterministicWays().front()});
+      }
+      for (const TimedAttention& timed : of_rank.calls) AddDemand(timed.call, of_all);
+    }
+    const TimesByWay step = TimesOfStep(KnownOrTimed(module, here, of_all));
+    std::vector<std::string> ways = FastestWays(step);
+    if (ways.empty()) {
+      spdlog::info("attention backward: no way of cuDNN computes all calls: run.attention_backward has no effect");
+      return Pack(std::vector{DeterministicWays().front()});
+    }
+    std::vector<std::string> texts;
+    for (const auto& [way, time] : step) texts.push_back(fmt::format("{} {:.3f} ms", way, time / 1000));
+    spdlog::info("attention backward: {} is the fastest way of a step: {}", ways.front(), fmt::join(texts, ", "));
+    return Pack(ways);
+  }));
+}
+
+}  // namespace espalier

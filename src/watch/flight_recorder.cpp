@@ -110,7 +110,7 @@ void FlightRecorder::Note() {
 std::string FlightRecorder::Write(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   const Heartbeat now = Read(mine_);
-  const std::string path = fmt::format("{}/rank-{:05}.txt", folder_, now.rank);
+  const std::string path = PathOf(now.rank);
   if (written_ && written_->SamePlace(now)) return path;
   try {
     std::filesystem::create_directories(folder_);
@@ -120,6 +120,15 @@ std::string FlightRecorder::Write(const std::string& reason) {
   }
   written_ = now;
   return path;
+}
+
+std::string FlightRecorder::PathOf(int rank) const { return fmt::format("{}/rank-{:05}.txt", folder_, rank); }
+
+bool FlightRecorder::HasRecord(int rank, std::chrono::steady_clock::duration age) const {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const fs::file_time_type written = fs::last_write_time(PathOf(rank), none);
+  return !none && fs::file_time_type::clock::now() - written < age;
 }
 
 std::string FlightRecorder::Text(const Heartbeat& now, const std::string& reason) const {

@@ -21,6 +21,7 @@ constexpr auto kMaxTick = std::chrono::milliseconds(500);
 constexpr auto kHeadStart = std::chrono::seconds(3);
 constexpr auto kQuietBeforeNeighbourCheck = std::chrono::seconds(1);
 constexpr auto kQuietBeforeExitReport = std::chrono::seconds(5);
+constexpr unsigned kTimeToEnd = 5;  // seconds
 constexpr auto kTimeToReport = std::chrono::milliseconds(500);
 
 /// Reads the state character in /proc/PID/stat. It follows the command's name, which may contain any character and ends
@@ -242,7 +243,7 @@ void Watchdog::EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& 
     if (!Sleep(kHeadStart)) return;
   }
   if (!Read(mine_.record()).SamePlace(statuses[static_cast<size_t>(rank)].heartbeat)) return;
-  EndWithin(5);  // if the launcher hangs too, it ends the others when this process has ended
+  EndWithin(kTimeToEnd);  // if the launcher hangs too, it ends the others when this process has ended
   const std::string record = Record(reason);
   if (!AlreadyReported()) {
     mine_.record().activity.store(Activity::kEndingJob, std::memory_order_relaxed);
@@ -250,8 +251,23 @@ void Watchdog::EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& 
     PrintError("espalier: watchdog of rank {}: nothing has finished here for {:.3g} s\n{}\n{}", rank, quiet_s,
                diagnosis.text, record);
     std::fflush(stderr);
+    AwaitRecords(statuses);
+    EndWithin(kTimeToEnd);
   }
   end_();
+}
+
+void Watchdog::AwaitRecords(const std::vector<RankStatus>& statuses) {
+  constexpr auto kLongest = std::chrono::seconds(2);
+  constexpr auto kPause = std::chrono::milliseconds(50);
+  if (options_.recorder == nullptr) return;
+  const auto until = Clock::now() + kLongest;
+  const auto missing = [&](int rank) {
+    const RankStatus& status = statuses[static_cast<size_t>(rank)];
+    return rank != mine_.record().rank && status.present && !status.moving && !Stuck(status) &&
+           !options_.recorder->HasRecord(rank, quiet_ + kLongest);
+  };
+  while (std::ranges::any_of(node_, missing) && Clock::now() < until && Sleep(kPause)) continue;
 }
 
 /// Ranks are in the same classes in all training programs.

@@ -30,6 +30,8 @@ class FlightRecorder {
   /// Writes the record of this rank, by one rename, unless it was written at this place of the program. Returns its
   /// path, or "" if it cannot be written: whoever ends a job has no other use for the reason.
   std::string Write(const std::string& reason);
+  /// Whether `rank` has written its record within the last `age`.
+  bool HasRecord(int rank, std::chrono::steady_clock::duration age) const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -39,6 +41,7 @@ class FlightRecorder {
   };
   static constexpr size_t kReadings = 32;
 
+  std::string PathOf(int rank) const;
   std::string Text(const Heartbeat& now, const std::string& reason) const;
   std::string Readings() const;
   std::string OtherRanks() const;

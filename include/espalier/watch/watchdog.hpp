@@ -68,6 +68,9 @@ class Watchdog {
   void ReportBeforeExit();
   void CheckForHang();
   void EndJob(const std::vector<RankStatus>& statuses, const Diagnosis& diagnosis);
+  /// Waits, for two seconds at most, until the ranks of this node that wait, too, have written their records: the
+  /// launcher soon kills them all.
+  void AwaitRecords(const std::vector<RankStatus>& statuses);
   bool OtherHosts() const { return std::ssize(node_) < options_.heartbeats.Ranks(); }
   const Program& ProgramOf(int rank, int64_t step);
 

@@ -103,7 +103,12 @@ TEST_F(FlightRecords, AreWrittenOncePerPlace) {
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
   recorder.Note();
+  EXPECT_FALSE(recorder.HasRecord(1, std::chrono::minutes(1)));
   const std::string path = recorder.Write("the first reason");
+  EXPECT_TRUE(recorder.HasRecord(1, std::chrono::minutes(1)));
+  EXPECT_FALSE(recorder.HasRecord(2, std::chrono::minutes(1)));
+  std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - std::chrono::minutes(2));
+  EXPECT_FALSE(recorder.HasRecord(1, std::chrono::minutes(1))) << "it is of an earlier start";
   EXPECT_EQ(path, folder_ + "/flight/rank-00001.txt");
   EXPECT_THAT(content(path), HasSubstr("rank 1 of 4, process "));
   EXPECT_THAT(content(path), HasSubstr("the first reason\nstep 3, "));

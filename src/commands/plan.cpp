@@ -181,7 +181,8 @@ void PrintPlan(const WorldPlan& plan, const std::optional<MemoryChoice>& memory,
   fmt::print("model       {}, {} parameters, {} compute\n", DeckName(c.deck.model.family),
              ExactCount(c.parameter_count), DeckName(c.deck.precision.compute));
   if (c.deck.precision.matmul == MatmulPrecision::kFp8)
-    fmt::print("{}\n", Wrap("fp8         " + Describe(CountFp8Matmuls(*c.graph)), kProgramWidth, kLabelIndent));
+    fmt::print("{}\n", Wrap("fp8         " + Describe(CountFp8Matmuls(*c.graph), c.deck.precision.fp8_scaling),
+                            kProgramWidth, kLabelIndent));
   const ModelFlops flops = FlopsPerToken(c.deck);
   fmt::print("flops       {} per token, causal; {} with full attention; {} per step and rank\n",
              HumanFlops(flops.causal), HumanFlops(flops.full),

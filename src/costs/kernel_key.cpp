@@ -195,7 +195,8 @@ std::string_view TextOf(const RebuiltOp& rebuilt, std::string_view name) {
 bool HasScales(const RebuiltOp& rebuilt) {
   const auto fp8 = std::ranges::count_if(rebuilt.input_dtypes, IsFp8);
   return fp8 == 0 ? TextOf(rebuilt, "scales").empty()
-                  : fp8 == 2 && IsFp8(rebuilt.input_dtypes[0]) && IsOneOf({"tensor", "row"}, TextOf(rebuilt, "scales"));
+                  : fp8 == 2 && IsFp8(rebuilt.input_dtypes[0]) &&
+                        IsOneOf({"tensor", "row", "mx"}, TextOf(rebuilt, "scales"));
 }
 
 /// The spec of a matmul or a quantize op is one that kernels have.

@@ -390,12 +390,14 @@ std::vector<DeckKey> Rows() {
      "Type in which the optimizer's moments are kept between steps. bf16 halves their memory: updates compute in fp32 "
      "and round the result stochastically (doc/numerics.md)."},
     {"precision", "matmul", CHOICE(precision.matmul), "compute", OneOf<MatmulPrecision>(),
-     "fp8 rounds both operands of the matmuls of weights: activations and weights to e4m3, gradients to e5m2. Results "
-     "and all else stay of type compute, which must be bf16. GPUs need compute capability 8.9, as H100 has; CPUs "
-     "compute the same numbers, more slowly."},
+     "fp8 rounds both operands of the matmuls of weights: activations and weights to e4m3, gradients to e5m2 (e4m3 "
+     "with fp8_scaling = \"mx\"). Results and all else stay of type compute, which must be bf16. GPUs need compute "
+     "capability 8.9, as H100 has; CPUs compute the same numbers, more slowly."},
     {"precision", "fp8_scaling", CHOICE(precision.fp8_scaling), "tensor", OneOf<Fp8Scaling>(),
      "What has a scale of its own in fp8: tensor: each operand of a matmul on each rank; row: each row of it, along "
-     "which it is contracted. Rows of experts always have one each, and each expert's weight its own."},
+     "which it is contracted (GPUs: compute capability 9.0); mx: each 32 elements of such a row (MXFP8; GPUs: compute "
+     "capability 10.0 or later). Rows of experts always have one each, and each expert's weight its own; mx is as row "
+     "there."},
     {"precision", "bf16_matmuls", FIELD(precision.bf16_matmuls), Strings{"lm_head.weight"}, Any(),
      "Weights whose matmuls stay in bf16 with matmul = \"fp8\": patterns of their names. * and ? stand for any "
      "characters and for one, dots included; lm_head.weight is the head, tied or not."},

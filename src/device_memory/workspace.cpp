@@ -45,10 +45,11 @@ int64_t SumSquares(const LocalOp& op) {
 }
 int64_t Clip(const LocalOp&) { return kClipBytes; }
 
-/// With one scale per rank, the maxima of parts; with a scale per column, the same per column. Rows need none.
-/// Each expert's weight has its own.
+/// With one scale per rank, the maxima of parts; with a scale per column, the same per column. Rows and blocks need
+/// none. Each expert's weight has its own.
 int64_t Quantize(const LocalOp& op) {
   const QuantizeSpec spec = QuantizeSpecOf(op.op.attributes);
+  if (spec.HasBlockScales()) return 0;
   const Shape& x = op.inputs[0];
   const int64_t blocks = spec.IsOfExpertWeights() ? x[0] : 1, width = x.empty() ? 1 : x.back(),
                 n = blocks == 0 ? 0 : Volume(x) / blocks;

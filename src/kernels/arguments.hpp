@@ -27,10 +27,12 @@
 //                         a, b, bias T of the result's last dim: added to every row before the sums are rounded
 //                {scales} the same of fp8 operands, contiguous along the contracted dim, into bf16 or f32:
 //                         a, b, [bias bf16,] scales of a and b f32: of each one, or with "row" one per row of a and per
-//                         row of b as stored; a dW has operands nbs,kbs->nk or kbs,nbs->kn
+//                         row of b as stored, or with "mx" f8e8m0 of blocks (ops/block_scales.hpp); a dW has operands
+//                         nbs,kbs->nk or kbs,nbs->kn
 //   quantize {spec, to}   x bf16 -> fp8 `to` in the order of spec's dims, its scales f32 (src/kernels/fp8.hpp):
 //                         bsk->bsk,y bsk->kbs,y nk->nk,y nk->kn,y have one; bsk->bsk,bsy bsk->kbs,ky nk->nk,ny
-//                         nk->kn,ky have one per row of the result
+//                         nk->kn,ky have one per row of the result, bsk->bsk,yu bsk->kbs,yu nk->nk,yu nk->kn,yu
+//                         f8e8m0 of its blocks, padded with 0
 //                         ebsk->ebsk,ebs with the expert of each row i32[e,b,r]: one per row of experts
 //                         enk->enk,e enk->ekn,e enk->enk,en enk->ekn,ek: of each expert as of a weight
 //   grouped_matmul {spec} rows of experts, weights of the experts, the expert of each row i32[e,b,r], ascending:
@@ -333,8 +335,8 @@ struct DropoutArgs {
 /// c = a b, plus a bias or plus the old c; strides and types are the GEMM's.
 struct MatmulArgs {
   Gemm gemm;
-  Array a, b, bias, c;                                   ///< bias T[n] or none
-  const float *a_scales = nullptr, *b_scales = nullptr;  ///< scales of fp8 operands: f32[1], or f32[m] and f32[n]
+  Array a, b, bias, c;                 ///< bias T[n] or none
+  Array a_scales = {}, b_scales = {};  ///< scales of fp8 operands: f32[1], f32[m] and f32[n], or f8e8m0 of blocks
 
   /// One of the blocks.
   MatmulArgs Block(int64_t i) const {
@@ -565,31 +567,34 @@ struct WeightedSwigluGradArgs {
   SwigluRule rule;
 };
 
-/// The extent of one scale of fp8 values: the tensor, or a row of the result.
-enum class ScaleOf : uint8_t { kTensor, kRow };
+/// The extent of one scale of fp8 values: the tensor, a row of the result, or kScaleBlock elements of such a row.
+enum class ScaleOf : uint8_t { kTensor, kRow, kBlock };
 
-/// y = x / scale in fp8, or y = x^T / scale. A scale depends on the largest magnitude of its tensor or row (fp8.hpp).
+/// y = x / scale in fp8, or y = x^T / scale. A scale depends on the largest magnitude of what shares it (fp8.hpp).
 /// Blocks follow one another in memory and are quantized each by itself.
 struct QuantizeArgs {
   Array x;              ///< bf16[blocks,rows,width]
   Array y;              ///< fp8[blocks,rows,width], transposed [blocks,width,rows]
-  float* scales;        ///< f32[blocks], or one per row of y
+  Array scales;         ///< f32[blocks], or one per row of y; or f8e8m0 of blocks (ops/block_scales.hpp)
   int64_t rows, width;  ///< extents of a block of x
   bool transposed;
   ScaleOf scale_of;
   int64_t blocks = 1;
   const int32_t* expert_of_row = nullptr;  ///< of rows of experts (GroupedRows): those without an expert are left out
 
-  /// Scales of a block.
-  ESPALIER_HOST_DEVICE int64_t ScalesOfBlock() const {
-    return scale_of == ScaleOf::kTensor ? 1 : transposed ? width : rows;
-  }
+  int64_t scale_bytes = 0;  ///< of those of blocks, with what pads them: 0
+
+  /// Extents of a block of y.
+  ESPALIER_HOST_DEVICE int64_t Lines() const { return transposed ? width : rows; }
+  ESPALIER_HOST_DEVICE int64_t Depth() const { return transposed ? rows : width; }
+  /// Scales in fp32 of a block.
+  ESPALIER_HOST_DEVICE int64_t ScalesOfBlock() const { return scale_of == ScaleOf::kTensor ? 1 : Lines(); }
   /// Block `i` by itself.
   ESPALIER_HOST_DEVICE QuantizeArgs Block(int64_t i) const {
     QuantizeArgs one = *this;
     one.x.data = x.As<Bf16>() + i * rows * width;
     one.y.data = y.As<uint8_t>() + i * rows * width;
-    one.scales = scales + i * ScalesOfBlock();
+    one.scales.data = scales.As<float>() + i * ScalesOfBlock();
     one.blocks = 1;
     return one;
   }

@@ -5,11 +5,16 @@
 // The scale s of values is the smallest power of two for which largest |x| / s is within the format, and x is stored as
 // x / s. Dividing by a power of two rounds only values that underflow; so does multiplying the sums of a matmul by it.
 // So an x is rounded to the same value whatever other values share its scale, except close to zero.
+//
+// Blocks of 32 (espalier/ops/block_scales.hpp) have scales by the same rule, which rounds the exponent of largest |x| /
+// 448 up, so that nothing saturates (Mishra et al. 2025, "Recipes for Pre-training LLMs with MXFP8"; OCP's floor of the
+// exponent lets values above 448 saturate).
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
+#include "espalier/ops/block_scales.hpp"
 #include "espalier/util/types.hpp"
 #include "kernels/host_device.hpp"
 
@@ -88,6 +93,24 @@ ESPALIER_HOST_DEVICE inline float ScaleFor(Dtype dtype, uint32_t largest) {
 ESPALIER_HOST_DEVICE inline float InverseOf(float scale) {
   const uint32_t bits = std::bit_cast<uint32_t>(scale);
   return bits >= 0x7f800000u ? scale : std::bit_cast<float>((254u << 23) - bits);
+}
+
+/// The code of a scale in f8e8m0: the exponent of its fp32. Exact for powers of two from 2^-126 on, and for NaN.
+ESPALIER_HOST_DEVICE inline uint8_t ToE8M0(float scale) {
+  return static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> 23);
+}
+
+/// The value of a code. Exact.
+ESPALIER_HOST_DEVICE inline float FromE8M0(uint8_t code) {
+  return std::bit_cast<float>(code == 0 ? 0x00400000u : code == 0xff ? 0x7fc00000u : uint32_t{code} << 23);
+}
+
+/// Where the scale of block `block` of line `line` is among the scales of an operand of `depth` contracted elements.
+ESPALIER_HOST_DEVICE inline int64_t BlockScaleAt(int64_t line, int64_t block, int64_t depth) {
+  const int64_t tiles = (depth / kScaleBlock + kScaleTileBlocks - 1) / kScaleTileBlocks,
+                tile = line / kScaleTileLines * tiles + block / kScaleTileBlocks;
+  return tile * kScaleTileLines * kScaleTileBlocks + line % 32 * 16 + line % kScaleTileLines / 32 * 4 +
+         block % kScaleTileBlocks;
 }
 
 }  // namespace espalier

@@ -24,7 +24,7 @@ constexpr std::string_view kRemedy = "make it anew by `espalier calibrate`, or s
 Dtype DtypeOf(const Json& json) {
   const std::string name = json.get<std::string>();
   for (const Dtype dtype : kDtypes)
-    if (name == Name(dtype) && dtype != Dtype::kI32) return dtype;
+    if (name == Name(dtype) && dtype != Dtype::kI32 && dtype != Dtype::kF8E8M0) return dtype;
   throw std::invalid_argument(fmt::format("type {} is none of f32, bf16, f8e4m3 and f8e5m2", name));
 }
 
@@ -48,16 +48,18 @@ Json ToJson(const GemmPlan& plan) {
   if (shape.blocks > 1) json["blocks"] = {shape.blocks, shape.a_block, shape.c_block, shape.b_block};
   if (scales != Scales::kNone) {
     json["input_b"] = Name(scaled_b);
-    json["scales"] = scales == Scales::kRow ? "row" : "tensor";
+    json["scales"] = Name(scales);
   }
   return json;
 }
 
 void ReadScales(const Json& json, Gemm& gemm) {
-  const std::string scales = json.at("scales");
-  if (scales != "row" && scales != "tensor")
-    throw std::invalid_argument(fmt::format("scales {} are neither tensor nor row", scales));
-  gemm.scales = scales == "row" ? Scales::kRow : Scales::kTensor;
+  constexpr Scales kScales[] = {Scales::kTensor, Scales::kRow, Scales::kMx};
+  const std::string name = json.at("scales");
+  const auto* const scales = std::ranges::find_if(kScales, [&](Scales s) { return name == Name(s); });
+  if (scales == std::end(kScales))
+    throw std::invalid_argument(fmt::format("scales {} are none of tensor, row and mx", name));
+  gemm.scales = *scales;
   gemm.scaled_b = DtypeOf(json.at("input_b"));
 }
 
@@ -94,9 +96,8 @@ GemmPlan PlanOf(const Json& json) {
 std::string ToString(const Gemm& p) {
   const GemmShape& s = p.shape;
   const std::string blocks = s.blocks > 1 ? fmt::format("{} x ", s.blocks) : "";
-  const std::string by = p.scales == Scales::kNone ? ""
-                                                   : fmt::format(" by {} (scales of {})", Name(p.scaled_b),
-                                                                 p.scales == Scales::kRow ? "rows" : "tensors");
+  const std::string by =
+      p.scales == Scales::kNone ? "" : fmt::format(" by {} (scales by {})", Name(p.scaled_b), Name(p.scales));
   return fmt::format("{}{} x {} x {}, {}{} -> {}{}{}{}{}", blocks, s.m, s.n, s.k, Name(p.input), by, Name(p.output),
                      s.a_column == 1 ? "" : ", a transposed", s.b_column == 1 ? "" : ", b transposed",
                      p.accumulate ? ", accumulating" : "", p.bias ? ", with a bias" : "");

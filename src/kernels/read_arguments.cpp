@@ -219,8 +219,8 @@ MatmulArgs ReadArguments(const KernelCall& call) {
   const size_t scales = gemm.bias ? 3 : 2;
   MatmulArgs args{gemm, r.InAny(0), r.InAny(1), gemm.bias ? r.InFloats(2) : Array{}, r.OutFloats(0)};
   if (gemm.scales == Scales::kNone) return args;
-  args.a_scales = r.InF32(scales);
-  args.b_scales = r.InF32(scales + 1);
+  args.a_scales = r.InAny(scales);
+  args.b_scales = r.InAny(scales + 1);
   return args;
 }
 
@@ -229,7 +229,8 @@ QuantizeArgs ReadArguments(const KernelCall& call) {
   const Reader r(call);
   const QuantizeSpec spec = QuantizeSpecOf(*call.attributes);
   const bool transposed = spec.IsTransposed();
-  const ScaleOf scale_of = spec.HasRowScales() ? ScaleOf::kRow : ScaleOf::kTensor;
+  const bool in_blocks = spec.HasBlockScales();
+  const ScaleOf scale_of = in_blocks ? ScaleOf::kBlock : spec.HasRowScales() ? ScaleOf::kRow : ScaleOf::kTensor;
   const Tensor &x = r.In(0), &y = r.Out(0), &scales = r.Out(1);
   const int64_t width = ColumnsOf(x), blocks = spec.IsOfExpertWeights() ? x.shape.at(0) : 1,
                 rows = spec.IsOfExpertWeights() ? x.shape.at(1) : RowsOf(x);
@@ -239,15 +240,20 @@ QuantizeArgs ReadArguments(const KernelCall& call) {
         "quantize {}: {} into {}", spec.Text(), ToString(x.shape), ToString(y.shape));
   const QuantizeArgs args{.x = r.InFloats(0),
                           .y = r.OutAny(0),
-                          .scales = r.OutF32(1),
+                          .scales = r.OutAny(1),
                           .rows = rows,
                           .width = width,
                           .transposed = transposed,
                           .scale_of = scale_of,
                           .blocks = blocks,
-                          .expert_of_row = spec.IsOfExpertRows() ? r.InI32(1) : nullptr};
-  CHECK(Volume(scales.shape) == blocks * args.ScalesOfBlock(), "quantize {}: scales {} of {}", spec.Text(),
-        ToString(scales.shape), ToString(y.shape));
+                          .expert_of_row = spec.IsOfExpertRows() ? r.InI32(1) : nullptr,
+                          .scale_bytes = in_blocks ? Volume(scales.shape) : 0};
+  CHECK(!in_blocks || args.Depth() % kScaleBlock == 0, "quantize {}: {} is no multiple of {}", spec.Text(),
+        args.Depth(), kScaleBlock);
+  CHECK(scales.dtype == (in_blocks ? Dtype::kF8E8M0 : Dtype::kF32) &&
+            (in_blocks ? args.scale_bytes >= BlockScaleBytes(args.Lines(), args.Depth())
+                       : Volume(scales.shape) == blocks * args.ScalesOfBlock()),
+        "quantize {}: scales {} {} of {}", spec.Text(), Name(scales.dtype), ToString(scales.shape), ToString(y.shape));
   return args;
 }
 

@@ -8,7 +8,8 @@
 // [dW1; dW2] = [dy1 dy2]^T x.
 //
 // Operands in fp8 (pass `quantize`) have scales, which are the last two inputs: with {scales="tensor"} one per rank,
-// with "row" one per row of the operand. Their dims y and z count the shards of the contracted dims.
+// with "row" one per row of the operand. Their dims y and z count the shards of the contracted dims. With "mx" each
+// block of 32 has one (block_scales.hpp): u and v count their bytes on a rank.
 #include <map>
 #include <numeric>
 
@@ -27,11 +28,14 @@ Attributes Spec(const GradientBuilder& g, const MatmulSpec& spec) {
   return attributes;
 }
 
-/// The dims of an operand's scales: its dims that are not contracted if each row has one, and the shards.
-std::string ScaleDims(const MatmulSpec& spec, const std::string& operand, bool rows, char shards) {
+/// The dims of an operand's scales: its dims that are not contracted if each row has one, and the shards; those of
+/// blocks also have their bytes.
+std::string ScaleDims(const MatmulSpec& spec, const std::string& operand, const std::string& scales, char shards,
+                      char bytes) {
+  if (scales == "mx") return {shards, bytes};
   std::string dims;
   for (char dim : operand)
-    if (rows && !spec.IsContracted(dim)) dims += dim;
+    if (scales == "row" && !spec.IsContracted(dim)) dims += dim;
   return dims + shards;
 }
 Dtype ProductType(const OpContext& c) { return IsFp8(c.ElementType(0)) ? Dtype::kBf16 : c.ElementType(0); }
@@ -48,8 +52,8 @@ Einsum MatmulEinsum(const OpContext& c) {
   }
   if (c.inputs.size() % 2 == 1) einsum.inputs.push_back(spec.result.substr(2));
   if (const auto scales = c.op.attributes.texts.find("scales"); scales != c.op.attributes.texts.end()) {
-    einsum.inputs.push_back(ScaleDims(spec, spec.a, scales->second == "row", 'y'));
-    einsum.inputs.push_back(ScaleDims(spec, spec.b, scales->second == "row", 'z'));
+    einsum.inputs.push_back(ScaleDims(spec, spec.a, scales->second, 'y', 'u'));
+    einsum.inputs.push_back(ScaleDims(spec, spec.b, scales->second, 'z', 'v'));
   }
   return einsum;
 }

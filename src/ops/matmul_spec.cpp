@@ -15,8 +15,9 @@ constexpr std::string_view kMatmulSpecs[] = {
 /// Weights of experts, forward and both gradients; the gradient of rows by weights that are contiguous along n (fp8).
 constexpr std::string_view kGroupedSpecs[] = {"ebsk,enk->ebsn", "ebsn,enk->ebsk", "ebsn,ebsk->enk", "ebsn,ekn->ebsk"};
 constexpr std::string_view kQuantizeSpecs[] = {
-    "bsk->bsk,y", "bsk->kbs,y",     "nk->nk,y",   "nk->kn,y",   "bsk->bsk,bsy", "bsk->kbs,ky", "nk->nk,ny",
-    "nk->kn,ky",  "ebsk->ebsk,ebs", "enk->enk,e", "enk->ekn,e", "enk->enk,en",  "enk->ekn,ek"};
+    "bsk->bsk,y", "bsk->kbs,y", "nk->nk,y",    "nk->kn,y",       "bsk->bsk,bsy", "bsk->kbs,ky",
+    "nk->nk,ny",  "nk->kn,ky",  "bsk->bsk,yu", "bsk->kbs,yu",    "nk->nk,yu",    "nk->kn,yu",
+    "enk->enk,e", "enk->ekn,e", "enk->enk,en", "ebsk->ebsk,ebs", "enk->ekn,ek"};
 
 template <size_t kCount>
 bool IsOneOf(const std::string_view (&specs)[kCount], std::string_view text) {

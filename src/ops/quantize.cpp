@@ -1,6 +1,7 @@
 // Values in fp8, for matmuls. `spec` gives the dims of the result, which may be stored transposed, and those of its
 // scales: "bsk->bsk,y" has one scale per rank, "bsk->bsk,bsy" one per row. y counts the shards of the dims that a scale
 // spans, so that each rank has the scales of its own shard: `shards` of them, placed on all axes of these dims.
+// "bsk->bsk,yu" has one per block of 32 along the last dim (block_scales.hpp): f8e8m0, `scale_bytes` on every rank.
 //
 // Rows of experts, "ebsk->ebsk,ebs", have a scale each. The second input has their experts: rows that are not used come
 // last and are not read. Each expert's weight has its own scales: "enk->enk,e" one, "enk->enk,en" one per row.
@@ -24,7 +25,9 @@ std::vector<Type> QuantizeInfer(const OpContext& c) {
   CHECK(to == Name(Dtype::kF8E4M3) || to == Name(Dtype::kF8E5M2), "quantize to {}", to);
   const Einsum einsum = QuantizeEinsum(c);
   const auto extent = [&](char dim) {
-    return dim == 'y' ? c.op.attributes.Integer("shards") : c.Extents(0).at(einsum.inputs[0].find(dim));
+    return dim == 'y'   ? c.op.attributes.Integer("shards")
+           : dim == 'u' ? c.op.attributes.Integer("scale_bytes")
+                        : c.Extents(0).at(einsum.inputs[0].find(dim));
   };
   const auto shape = [&](const std::string& dims) {
     Shape extents;
@@ -32,14 +35,16 @@ std::vector<Type> QuantizeInfer(const OpContext& c) {
     return extents;
   };
   return {MakeType(to == Name(Dtype::kF8E4M3) ? Dtype::kF8E4M3 : Dtype::kF8E5M2, shape(einsum.outputs[0])),
-          MakeType(Dtype::kF32, shape(einsum.outputs[1]))};
+          MakeType(einsum.outputs[1].back() == 'u' ? Dtype::kF8E8M0 : Dtype::kF32, shape(einsum.outputs[1]))};
 }
 
-/// x is read twice, the second time to round it. Rows with scales of their own are then in the caches.
+/// x is read twice, the second time to round it. Rows with scales of their own are then in the caches, and so are
+/// blocks.
 double QuantizeBytes(const LocalOp& op, bool) {
   const QuantizeSpec spec = QuantizeSpecOf(op.op.attributes);
   if (spec.IsOfExpertRows()) return FilledShare(op.op.attributes) * (InputBytes(op, 0) + OutputBytes(op));
-  return InputBytes(op, 0) * (spec.HasRowScales() && !spec.IsTransposed() ? 1 : 2) + OutputBytes(op);
+  const bool once = spec.HasBlockScales() || (spec.HasRowScales() && !spec.IsTransposed());
+  return InputBytes(op, 0) * (once ? 1 : 2) + OutputBytes(op);
 }
 
 }  // namespace

@@ -20,6 +20,9 @@ bool HasPartOfRows(const std::string& dims, const std::string& rows) {
   return !HasRows(dims, rows) && dims.find_first_of(rows) != std::string::npos;
 }
 
+/// Scales of blocks lie in tiles of 128 rows (block_scales.hpp), and a strip begins at any row.
+bool HasBlockScales(const Op& op) { return op.attributes.TextOr("scales", "") == "mx"; }
+
 /// Every operand and result with dims of an element-wise op in a step.
 RowOperands TensorsOf(const Graph& graph, const Op& op) {
   RowOperands operands;
@@ -75,6 +78,7 @@ void SetStrip(Op& op, const Strip& strip) {
 
 bool IsRowwise(const Graph& graph, const Op& op) {
   if (op.inputs.empty() || Define(op.kind).kernel.rows != Rows::kIndependent) return false;
+  if (HasBlockScales(op)) return false;
   const Einsum einsum = Define(op.kind).einsum(ContextOf(graph, op));
   if (einsum.inputs[0].size() < 2) return false;
   const std::string rows = einsum.inputs[0].substr(0, 2);

@@ -7,9 +7,10 @@
 //
 // Activations and weights are e4m3, gradients e5m2. Tensor cores of Hopper want operands that are contiguous along the
 // contracted dim, so `quantize` stores the others transposed: w for dx, dy and x for dW. Readers of one value in one
-// role share what is quantized alike. Only matmuls that the model has marked are rewritten (precision.bf16_matmuls
-// leaves some out). A marked matmul stays in bf16, and keeps its mark, where a rank's shard does not suit fp8, by a
-// rule that is the same on all devices (Suits).
+// role share what is quantized alike. Blocks with scales (precision.fp8_scaling = "mx") lie along the contracted dim,
+// so these copies differ in values, too; all are e4m3. Only matmuls that the model has marked are rewritten
+// (precision.bf16_matmuls leaves some out). A marked matmul stays in bf16, and keeps its mark, where a rank's shard
+// does not suit fp8, by a rule that is the same on all devices (Suits).
 //
 // Nothing but the operands of matmuls is in fp8: messages carry bf16. Scales are of the shards of a rank, so no message
 // is needed for them. They are powers of two, so shards of one tensor are rounded as the whole would be, except close
@@ -29,6 +30,7 @@
 #include "espalier/graph/local_range.hpp"
 #include "espalier/graph/provenance.hpp"
 #include "espalier/graph/rewriter.hpp"
+#include "espalier/ops/block_scales.hpp"
 #include "espalier/ops/matmul_spec.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/passes/fp8.hpp"
@@ -58,7 +60,7 @@ bool MakesExpertGradient(const Op& op) { return op.kind == OpKind::kGroupedMatmu
 class Quantizer {
  public:
   Quantizer(Graph& graph, const PassContext& context)
-      : graph_(graph), mesh_(context.mesh), rows_(context.deck.precision.fp8_scaling == Fp8Scaling::kRow) {}
+      : graph_(graph), mesh_(context.mesh), scaling_(context.deck.precision.fp8_scaling) {}
 
   void Run() {
     const Rewriter old(graph_);
@@ -81,6 +83,11 @@ class Quantizer {
 
   const Type& TypeOf(int value) const { return graph_.value(value).type; }
 
+  /// How an op's operands are scaled. Rows of experts have a scale each, and blocks would begin at any of them.
+  Fp8Scaling ScalingOf(const Op& op) const {
+    return op.kind == OpKind::kGroupedMatmul && scaling_ == Fp8Scaling::kMx ? Fp8Scaling::kRow : scaling_;
+  }
+
   /// The extent of a dim on every rank; 0 if ranks differ.
   int64_t LocalExtent(const Type& type, size_t dim) const {
     const int64_t shards = ShardsOf(type, dim, mesh_);
@@ -99,7 +106,8 @@ class Quantizer {
     for (size_t d = 0; d < spec.a.size(); ++d)
       if (spec.IsContracted(spec.a[d])) depth *= LocalExtent(a, d);
     const int64_t width = LocalExtent(b, spec.b.find(spec.result.back()));
-    return depth > 0 && depth % kPiece == 0 && width > 0 && width % kPiece == 0;
+    const int64_t piece = ScalingOf(op) == Fp8Scaling::kMx ? kScaleBlock : kPiece;
+    return depth > 0 && depth % piece == 0 && width > 0 && width % kPiece == 0;
   }
 
   Op Rewrite(const Op& op) {
@@ -112,7 +120,7 @@ class Quantizer {
     scaled.inputs.insert(scaled.inputs.end(), {left.scales, right.scales});
     scaled.attributes.numbers.erase(scaled.attributes.numbers.find(kFp8Mark));
     scaled.attributes.texts["spec"] = stored.Text();
-    scaled.attributes.texts["scales"] = rows_ ? "row" : "tensor";
+    scaled.attributes.texts["scales"] = DeckName(ScalingOf(op));
     return scaled;
   }
 
@@ -120,10 +128,12 @@ class Quantizer {
   Quantized Operand(const Op& reader, size_t index, const std::string& dims, const std::string& stored,
                     const MatmulSpec& spec) {
     const int value = reader.inputs[index];
-    const Dtype format = MatmulSpec::IsGradient(dims) ? Dtype::kF8E5M2 : Dtype::kF8E4M3;
+    const Fp8Scaling scaling = ScalingOf(reader);
+    const bool wide = MatmulSpec::IsGradient(dims) && scaling != Fp8Scaling::kMx;
+    const Dtype format = wide ? Dtype::kF8E5M2 : Dtype::kF8E4M3;
     const Role role = graph_.value(value).frequency == Frequency::kStep ? Role::kP : reader.role;
     const auto [found, fresh] = made_.try_emplace({value, format, stored != dims, role, reader.chunk});
-    if (fresh) found->second = Make(value, format, role, reader, Letters(dims, stored, spec));
+    if (fresh) found->second = Make(value, format, role, reader, Letters(dims, stored, spec, scaling));
     return found->second;
   }
 
@@ -132,8 +142,9 @@ class Quantizer {
     std::vector<size_t> spanned;  ///< dims of the input that a scale spans
   };
   /// Letters that do not depend on which weight it is: "nk" or "bsk", of experts "enk" or "ebsk".
-  Dims Letters(const std::string& dims, const std::string& stored, const MatmulSpec& matmul) const {
-    const bool experts = dims[0] == 'e', rows = rows_ || (experts && dims.size() == 4);
+  static Dims Letters(const std::string& dims, const std::string& stored, const MatmulSpec& matmul,
+                      Fp8Scaling scaling) {
+    const bool experts = dims[0] == 'e', rows = scaling == Fp8Scaling::kRow || (experts && dims.size() == 4);
     const auto has_own = [&](char dim) { return !matmul.IsContracted(dim) && (rows || (experts && dim == 'e')); };
     QuantizeSpec spec{experts ? (rows && dims.size() == 4 ? "ebsk" : "enk") : dims.size() == 2 ? "nk" : "bsk", "", ""};
     for (char dim : stored) {
@@ -141,7 +152,7 @@ class Quantizer {
       spec.to += letter;
       if (has_own(dim)) spec.scales += letter;
     }
-    if (!experts) spec.scales += 'y';
+    if (!experts) spec.scales += scaling == Fp8Scaling::kMx ? "yu" : "y";
     std::vector<size_t> spanned;
     for (size_t d = 0; d < dims.size(); ++d)
       if (!has_own(dims[d])) spanned.push_back(d);
@@ -165,7 +176,8 @@ class Quantizer {
       if (dims.spec.IsOfExpertRows()) AddRowsOfExperts(op, reader);
     } else {
       op.attributes.numbers = {{"shards", static_cast<double>(shards)}};
-      free.dims.back() = axes;
+      free.dims.at(dims.spec.scales.find('y')) = axes;
+      if (dims.spec.HasBlockScales()) AddScaleBytes(op, source.type, dims.spec);
     }
     const std::vector<Type> types = InferOutputs(graph_, op, {Placements{}, free});
     const std::string name = source.name + (dims.spec.IsTransposed() ? ".f8t" : ".f8");
@@ -180,6 +192,16 @@ class Quantizer {
     else
       before_.push_back(std::move(op));
     return made;
+  }
+
+  /// The bytes of the scales of blocks on the rank that has most.
+  void AddScaleBytes(Op& op, const Type& type, const QuantizeSpec& spec) const {
+    int64_t lines = 1, depth = 1;
+    for (size_t d = 0; d < type.shape.size(); ++d) {
+      const int64_t shards = ShardsOf(type, d, mesh_), extent = (type.shape[d] + shards - 1) / shards;
+      (spec.IsTransposed() == (d + 1 < type.shape.size()) ? depth : lines) *= extent;
+    }
+    op.attributes.numbers["scale_bytes"] = static_cast<double>(BlockScaleBytes(lines, depth));
   }
 
   /// The expert of each row, and how many rows there are in this pass (src/ops/dispatch.cpp).
@@ -213,7 +235,7 @@ class Quantizer {
 
   Graph& graph_;
   const Mesh& mesh_;
-  const bool rows_;
+  const Fp8Scaling scaling_;
   std::map<Key, Quantized> made_;
   std::vector<Op> before_;                   // the next matmul
   std::map<int, std::vector<Op>> prepared_;  // by value, in role P
@@ -265,7 +287,7 @@ Fp8Matmuls CountFp8Matmuls(const Graph& graph) {
   return matmuls;
 }
 
-std::string Describe(const Fp8Matmuls& matmuls) {
+std::string Describe(const Fp8Matmuls& matmuls, Fp8Scaling scaling) {
   std::string text = fmt::format("{} matmul{} of a microbatch", matmuls.in_fp8, matmuls.in_fp8 == 1 ? "" : "s");
   if (matmuls.expert_gradients > 0)
     text += fmt::format("; {} gradient{} of weights of experts stay{} in bf16", matmuls.expert_gradients,
@@ -273,9 +295,11 @@ std::string Describe(const Fp8Matmuls& matmuls) {
   if (matmuls.in_bf16 == 0) return text;
   std::set<std::string> names;
   for (const std::string& name : matmuls.weights) names.insert(WithoutLayer(name));
+  const std::string sizes = scaling == Fp8Scaling::kMx ? fmt::format("{} (contracted ones of {})", kPiece, kScaleBlock)
+                                                       : std::to_string(kPiece);
   return text +
          fmt::format("; {} stay{} in bf16, where sizes on a rank are no multiples of {} or values are partial sums: {}",
-                     matmuls.in_bf16, matmuls.in_bf16 == 1 ? "s" : "", kPiece, fmt::join(names, ", "));
+                     matmuls.in_bf16, matmuls.in_bf16 == 1 ? "s" : "", sizes, fmt::join(names, ", "));
 }
 
 }  // namespace espalier

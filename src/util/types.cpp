@@ -19,6 +19,8 @@ std::string_view Name(Dtype dtype) {
       return "f8e4m3";
     case Dtype::kF8E5M2:
       return "f8e5m2";
+    case Dtype::kF8E8M0:
+      return "f8e8m0";
   }
   return "?";
 }

@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <string_view>
@@ -40,7 +42,7 @@ struct Operation : cublasLtMatmulDescOpaque_t {
   cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
-  const float *a_scale = nullptr, *b_scale = nullptr;
+  const void *a_scale = nullptr, *b_scale = nullptr;
   cublasLtMatmulMatrixScale_t a_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, b_mode = a_mode;
   int8_t fast_accumulation = 0;
 };
@@ -63,6 +65,7 @@ struct Problem {
   int64_t K() const { return TransposesA() ? a.rows : a.columns; }
   bool HasBias() const { return operation.epilogue == CUBLASLT_EPILOGUE_BIAS; }
   bool HasRowScales() const { return operation.a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F; }
+  bool HasBlockScales() const { return operation.a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0; }
 };
 
 /// The content of an algorithm's 64 bytes.
@@ -116,10 +119,11 @@ bool Contradicts(const Problem& p) {
 }
 
 /// Tensor cores take fp8 operands that are contiguous along the contracted dim, in multiples of 16 bytes, and not two
-/// of e5m2; scales of rows on compute capability 9.0 only.
+/// of e5m2; scales of rows on compute capability 9.0 only, those of blocks of 32 from 10.0 on.
 bool TakesFp8(const Problem& p) {
   const int capability = Capability();
   if (capability < 89 || (p.HasRowScales() && capability != 90)) return false;
+  if (p.HasBlockScales() && (capability < 100 || p.K() % 32 != 0)) return false;
   if (p.operation.a_mode != p.operation.b_mode || p.d.count > 1) return false;
   if (p.operation.a_scale == nullptr || p.operation.b_scale == nullptr) return false;
   if (!p.TransposesA() || p.TransposesB()) return false;
@@ -226,8 +230,19 @@ struct Call {
     for (int64_t q = 0; q < p.K(); ++q)
       for (int64_t i = 0; i < p.M(); ++i)
         values[static_cast<size_t>(q * p.M() + i)] =
-            Load(x, p.a.type, p.TransposesA() ? q + i * p.a.leading : i + q * p.a.leading);
+            Load(x, p.a.type, p.TransposesA() ? q + i * p.a.leading : i + q * p.a.leading) *
+            BlockScale(p.operation.a_scale, i, q);
     return values;
+  }
+
+  /// The scale of contracted element q of row i of A or column i of B, in tiles of 128 by 4 scales ("1D Block Scaling
+  /// Factors Layout" in cuBLAS's documentation).
+  float BlockScale(const void* scales, int64_t i, int64_t q) const {
+    if (!p.HasBlockScales()) return 1;
+    const int64_t block = q / 32, blocks = (p.K() / 32 + 3) / 4 * 4, tile = i / 128 * (blocks / 4) + block / 4,
+                  within = i % 32 * 16 + i / 32 % 4 * 4 + block % 4;
+    const uint8_t code = static_cast<const uint8_t*>(scales)[tile * 512 + within];
+    return code == 0xff ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, code - 127);
   }
 
   /// Slices are summed in `order`. A partial sum that is kept in the workspace is rounded to its type there; in place,
@@ -257,7 +272,8 @@ struct Call {
     std::vector<float> sums(static_cast<size_t>(p.M()));
     const int64_t begin = p.K() * slice / algorithm.slices, end = p.K() * (slice + 1) / algorithm.slices;
     for (int64_t q = begin; q < end; ++q) {
-      const float x = Load(second, p.b.type, p.TransposesB() ? j + q * p.b.leading : q + j * p.b.leading);
+      const float x = Load(second, p.b.type, p.TransposesB() ? j + q * p.b.leading : q + j * p.b.leading) *
+                      BlockScale(p.operation.b_scale, j, q);
       const float* const row = first.data() + q * p.M();
       for (size_t i = 0; i < sums.size(); ++i) sums[i] += row[i] * x;
     }
@@ -265,8 +281,11 @@ struct Call {
   }
 
   float Scale(int64_t i, int64_t j) const {
-    if (!IsFp8(p.a.type)) return 1;
-    return p.operation.a_scale[p.HasRowScales() ? i : 0] * p.operation.b_scale[p.HasRowScales() ? j : 0];
+    if (!IsFp8(p.a.type) || p.HasBlockScales()) return 1;
+    const auto of = [&](const void* scales, int64_t line) {
+      return static_cast<const float*>(scales)[p.HasRowScales() ? line : 0];
+    };
+    return of(p.operation.a_scale, i) * of(p.operation.b_scale, j);
   }
 };
 

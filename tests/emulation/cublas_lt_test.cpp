@@ -103,11 +103,14 @@ TEST_F(CublasLt, TakesFp8OnlyAsTensorCoresDo) {
 
 TEST_F(CublasLt, TakesFp8ByTheCapability) {
   const auto by = [](Scales scales) { return Fp8(scales, Dtype::kF8E4M3, Dtype::kF8E4M3, Dtype::kBf16); };
-  for (const auto& [capability, tensor, row] :
-       {std::tuple("80", false, false), {"89", true, false}, {"90", true, true}, {"100", true, false}}) {
+  for (const auto& [capability, tensor, row, mx] : {std::tuple("80", false, false, false),
+                                                    {"89", true, false, false},
+                                                    {"90", true, true, false},
+                                                    {"100", true, false, true}}) {
     Set("CAPABILITY", capability);
     EXPECT_EQ(Takes(by(Scales::kTensor)), tensor) << capability;
     EXPECT_EQ(Takes(by(Scales::kRow)), row) << capability;
+    EXPECT_EQ(Takes(by(Scales::kMx)), mx) << capability;
     EXPECT_TRUE(Takes(Dense(5, 7, 3, Dtype::kBf16, Dtype::kF32))) << capability;
   }
 }

@@ -1,4 +1,7 @@
 // The kernels under test are the cuda backend's, emulated.
+#include <cstdlib>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "emulate.hpp"
@@ -13,6 +16,20 @@ namespace {
 
 constexpr int kOpposite[] = {1};
 bool opposite = false;
+
+/// An emulated GPU that multiplies blocks with scales, as long as it lives.
+class Blackwell {
+ public:
+  Blackwell() {
+    if (const char* given = std::getenv(kName)) before_ = given;
+    setenv(kName, "100", 1);
+  }
+  ~Blackwell() { before_.empty() ? unsetenv(kName) : setenv(kName, before_.c_str(), 1); }
+
+ private:
+  static constexpr const char* kName = "ESPALIER_EMULATED_CAPABILITY";
+  std::string before_;
+};
 
 }  // namespace
 
@@ -36,6 +53,8 @@ void RunTested(std::string_view op, const KernelCall& call) {
     emulation::order = {previous.launch, true};
   else
     previous = emulation::order;
+  std::optional<Blackwell> gpu;
+  if (call.attributes != nullptr && call.attributes->TextOr("scales", "") == "mx") gpu.emplace();
   PrepareCudaKernel(op, planned);
   FindCudaKernel(op)(planned);
   const auto is_guard = [](unsigned char byte) { return byte == kGuard; };
@@ -48,5 +67,6 @@ void SetWay(int way) {
   emulation::order.opposite = false;
 }
 bool RefusesOnTheDevice() { return false; }
+bool Multiplies(Scales) { return true; }
 
 }  // namespace espalier::testing

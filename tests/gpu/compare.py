@@ -71,6 +71,13 @@ def near(checks, what, mine, theirs, rtol):
                 what + ": " + ", ".join(f"{curve} {far[curve]:.1e}" for curve in far))
 
 
+def is_refused(folder, name, keys):
+    """Whether the device lacks what precision.fp8_scaling asks for."""
+    done = runs.launch(1, ["run", DECK, "-d", os.path.join(folder, f"{name}-asked"), *KEYS, *keys, *runs.ON_DEVICE,
+                           "run.steps=1"])
+    return done.returncode == 2 and "precision.fp8_scaling" in done.stdout
+
+
 def fusions(folder, checks):
     # 1 GiB of scores: four parts, or two on each of two streams.
     long = ["precision.compute=bf16", "model.dim=512", "model.heads=8", "model.kv_heads=8", "model.layers=2",
@@ -84,9 +91,12 @@ def fusions(folder, checks):
     plain = run(folder, "plain", apart)
     for key in ("fusion.join_matmuls=always", "loss.chunks=3"):
         near(checks, key, run(folder, key, [*apart, key]), plain, {"loss": RTOL, "grad_norm": RTOL})
-    for scaling in ("tensor", "row"):
+    for scaling in ("tensor", "row", "mx"):
         fp8 = ["precision.compute=bf16", "precision.matmul=fp8", f"precision.fp8_scaling={scaling}", "model.dim=64",
                "model.ffn_dim=96", "model.seq_len=32", "run.steps=5", *sys.argv[2:]]
+        if is_refused(folder, scaling, fp8):
+            print(f"fp8 by {scaling}: the GPU has none, and is refused")
+            continue
         gpu, cpu = (run(folder, f"{scaling}-{device}", [*fp8, f"run.device={device}", "run.transport=mpi"])
                     for device in (os.environ["ESPALIER_DEVICE"], "cpu"))
         near(checks, f"fp8 by {scaling}, GPU against CPU", gpu, cpu, FP8_RTOL)

@@ -94,6 +94,14 @@ std::span<const int> OtherWays() {
 }
 void SetWay(int) {}
 bool RefusesOnTheDevice() { return true; }
+bool Multiplies(Scales scales) {
+  int device = 0;
+  cudaDeviceProp properties{};
+  CUDA_CALL(cudaGetDevice(&device));
+  CUDA_CALL(cudaGetDeviceProperties(&properties, device));
+  const int capability = 10 * properties.major + properties.minor;
+  return scales == Scales::kMx ? capability >= 100 : scales == Scales::kRow ? capability == 90 : capability >= 89;
+}
 
 }  // namespace espalier::testing
 

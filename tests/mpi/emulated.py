@@ -111,8 +111,11 @@ def check_fp8(checks, home):
     environment(ESPALIER_EMULATED_GPUS="2")
     strips = ["parallel.tp=2", "overlap.tensor_strips=2", NCCL]
     shared_out = ["parallel.dp_shard=2", "parallel.ep=2", "experts.buffer=0.5", NCCL]
-    for scaling, (model, experts, two) in itertools.product(("tensor", "row"), (("dense", [], strips),
-                                                                                ("experts", EXPERTS, shared_out))):
+    wide = ["model.dim=128", "model.ffn_dim=256", "model.seq_len=64", "optimizer.lr=1e-3"]  # blocks of 32 on every rank
+    for scaling, (model, experts, two) in (*itertools.product(("tensor", "row"), (("dense", [], strips),
+                                                                                  ("experts", EXPERTS, shared_out))),
+                                           ("mx", ("dense", wide, strips))):
+        environment(ESPALIER_EMULATED_CAPABILITY="100" if scaling == "mx" else None)
         what = f"{model} in fp8 by {scaling}"
         keys = [*BASE, *FP8, *experts, f"precision.fp8_scaling={scaling}"]
         cpu = train(home(f"{what}-cpu"), 1, [*keys, CPU])
@@ -123,7 +126,7 @@ def check_fp8(checks, home):
             checks.that(all(far[key] <= FP8_RTOL[key] for key in far), f"{what}, {ranks} ranks: {text}")
             checks.that(run.end["rank_peak_bytes"] == planned_peaks(home(""), ranks, [*keys, *layout, CUDA]),
                         f"{what}, {ranks} ranks: planned peak is what was used")
-    environment(ESPALIER_EMULATED_GPUS=None)
+    environment(ESPALIER_EMULATED_GPUS=None, ESPALIER_EMULATED_CAPABILITY=None)
 
 
 def check_moments(checks, home):
@@ -375,11 +378,11 @@ def check_products(checks, home):
 
 
 def check_capabilities(checks, home):
-    """bf16 runs on every GPU; fp8 only on those that have it, with scales by row on 9.0."""
-    for capability, tensor, row in (("80", 2, 2), ("89", 0, 2), ("90", 0, 0), ("100", 0, 2)):
+    """bf16 runs on every GPU; fp8 only on those that have it, with scales by row on 9.0, of blocks from 10.0 on."""
+    for capability, tensor, row, mx in (("80", 2, 2, 2), ("89", 0, 2, 2), ("90", 0, 0, 2), ("100", 0, 2, 0)):
         environment(ESPALIER_EMULATED_CAPABILITY=capability)
         runs = (("bf16", 0, ["precision.compute=bf16"]), ("tensor", tensor, [*FP8, "precision.fp8_scaling=tensor"]),
-                ("row", row, [*FP8, "precision.fp8_scaling=row"]))
+                ("row", row, [*FP8, "precision.fp8_scaling=row"]), ("mx", mx, [*FP8, "precision.fp8_scaling=mx"]))
         for name, wanted, keys in runs:
             done = launch(1, ["run", DECK, "-d", home(f"{capability}-{name}"), *BASE, "run.steps=2", *keys, CUDA])
             checks.that(done.returncode == wanted, f"capability {capability}, {name}: exit {done.returncode}")

@@ -7,7 +7,8 @@ from support.runs import Checks, ROOT, layout, scratch, train
 
 TINY = os.path.join(ROOT, "inputs", "llama", "tiny-8.toml")
 FP8 = ["precision.matmul=fp8"]
-RUNS = {"bf16": [], "fp8, scales by tensor": FP8, "fp8, scales by row": [*FP8, "precision.fp8_scaling=row"]}
+RUNS = {"bf16": [], "fp8, scales by tensor": FP8,
+        **{f"fp8, scales by {name}": [*FP8, f"precision.fp8_scaling={name}"] for name in ("row", "mx")}}
 MODELS = {"dense": [], "experts": ["experts.count=8", "experts.per_token=2", "experts.ffn_dim=192",
                                    "experts.balance_loss=0.01"]}
 # The settings that the matmuls of experts alone add.

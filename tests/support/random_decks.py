@@ -180,7 +180,8 @@ class RandomDeck:
         self.compute = "fp32" if kind == "fp32" else "bf16"
         self.training = {"precision.compute": self.compute}
         if kind == "fp8":
-            self.training |= {"precision.matmul": "fp8", "precision.fp8_scaling": chooser.choice(["tensor", "row"])}
+            scaling = chooser.choice(["tensor", "row", "mx"])
+            self.training |= {"precision.matmul": "fp8", "precision.fp8_scaling": scaling}
             if some(0.3):
                 self.training["precision.bf16_matmuls"] = chooser.choice([[], ["*mlp*", "*.1.*"]])
             if some(0.7):  # fp8 only has matmuls whose dims are multiples of 16

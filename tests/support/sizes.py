@@ -27,13 +27,14 @@ class Sizes:
         heads = deck.get("model.heads") or turns * tp * chooser.choice([1, 2, 3] if turns * tp < 4 else [1, 2])
         kv_heads = [n for n in range(1, heads + 1) if heads % n == 0 and
                     (n % (turns * tp) == 0 or turns == 1 and tp % n == 0)]
-        widths = [16] if fp8 else [n for n in WIDTHS[family] if 16 <= heads * n <= 100]
-        shortest = 16 * cp if fp8 else 2 * cp if cp > 1 else 1
+        piece = 32 if deck.get("precision.fp8_scaling") == "mx" else 16  # that fp8 has whole on every rank
+        widths = [piece] if fp8 else [n for n in WIDTHS[family] if 16 <= heads * n <= 100]
+        shortest = piece * cp if fp8 else 2 * cp if cp > 1 else 1
         sizes = {
             "model.heads": heads,
             "model.kv_heads": heads if family == "gpt2" else chooser.choice(kv_heads),
             "model.dim": heads * chooser.choice(widths),
-            "model.ffn_dim": 16 * tp * chooser.randint(1, 3) if fp8 else chooser.randint(33, 120),
+            "model.ffn_dim": piece * tp * chooser.randint(1, 3) if fp8 else chooser.randint(33, 120),
             "model.vocab": chooser.randint(256, 300),
             "model.seq_len": max(1, chooser.randint(12, 30) // shortest) * shortest,
             "batch.micro": chooser.choice(micro),

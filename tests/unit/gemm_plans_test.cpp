@@ -64,14 +64,18 @@ TEST(GemmPlans, AreReadAsTheyAreWritten) {
 TEST(GemmPlans, KnowFp8ByTypesAndScales) {
   const Gemm rows{
       {64, 32, 48, 48, 1, 1, 48, 32}, Dtype::kF8E5M2, Dtype::kF32, true, false, Scales::kRow, Dtype::kF8E4M3};
-  Gemm tensors = rows;
+  Gemm tensors = rows, blocks = rows;
   tensors.scales = Scales::kTensor;
-  const GemmPlans written{"NVIDIA H200", "cuBLASLt 13.1.0", {{rows, "00ff", 1024, 2.5, 2.5}, {tensors, "a0", 0, 3, 3}}};
+  blocks.scales = Scales::kMx;
+  const GemmPlans written{"NVIDIA H200",
+                          "cuBLASLt 13.1.0",
+                          {{rows, "00ff", 1024, 2.5, 2.5}, {tensors, "a0", 0, 3, 3}, {blocks, "b1", 0, 3, 3}}};
   const GemmPlans read = ParseGemmPlans(ToText(written), "plans.json");
   EXPECT_EQ(read.Find(rows), &read.plans[0]);
   EXPECT_EQ(read.Find(tensors), &read.plans[1]);
-  EXPECT_EQ(ToString(rows), "64 x 32 x 48, f8e5m2 by f8e4m3 (scales of rows) -> f32, b transposed, accumulating");
-  EXPECT_THAT(Refusal(Replaced(ToText(written), "\"row\"", "\"column\"")), HasSubstr("neither tensor nor row"));
+  EXPECT_EQ(read.Find(blocks), &read.plans[2]);
+  EXPECT_EQ(ToString(rows), "64 x 32 x 48, f8e5m2 by f8e4m3 (scales by row) -> f32, b transposed, accumulating");
+  EXPECT_THAT(Refusal(Replaced(ToText(written), "\"row\"", "\"column\"")), HasSubstr("none of tensor, row and mx"));
 }
 
 TEST(GemmPlans, KnowBlocksWithAndWithoutMatricesOfTheirOwn) {

@@ -53,9 +53,10 @@ class OwnedTensor {
   double operator[](int64_t i) const {
     if (dtype_ == Dtype::kI32) return At<int32_t>(i);
     if (IsFp8(dtype_)) return FromFp8(dtype_, At<uint8_t>(i));
+    if (dtype_ == Dtype::kF8E8M0) return FromE8M0(At<uint8_t>(i));
     return dtype_ == Dtype::kF32 ? At<float>(i) : ToFloat(At<Bf16>(i));
   }
-  /// Any type but fp8, which kernels write.
+  /// Any type but fp8 and its scales, which kernels write.
   void Set(int64_t i, double value) {
     if (dtype_ == Dtype::kI32) {
       At<int32_t>(i) = static_cast<int32_t>(value);

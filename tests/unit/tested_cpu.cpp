@@ -32,5 +32,6 @@ void RunTested(std::string_view op, const KernelCall& call) { FindCpuKernel(op)(
 std::span<const int> OtherWays() { return kOtherThreads; }
 void SetWay(int way) { SetCpuThreads(way == 0 ? kUsualThreads : way); }
 bool RefusesOnTheDevice() { return false; }
+bool Multiplies(Scales) { return true; }
 
 }  // namespace espalier::testing

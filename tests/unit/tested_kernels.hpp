@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#include "espalier/kernels/gemm.hpp"
 #include "espalier/kernels/kernel_table.hpp"
 
 namespace espalier::testing {
@@ -17,6 +18,9 @@ void RunTested(std::string_view op, const KernelCall& call);
 
 /// True if a broken invariant on the device ends all further use of it: then no test may break one.
 bool RefusesOnTheDevice();
+
+/// True if the device multiplies fp8 operands with such scales.
+bool Multiplies(Scales scales);
 
 /// Other ways to compute, which must give the same bits: on other numbers of threads, in the opposite order, or again.
 std::span<const int> OtherWays();

@@ -29,8 +29,8 @@ enum class ReduceFrequency : uint8_t { kAuto, kStep, kMicrobatch };
 enum class ContextMode : uint8_t { kRing, kAllGather, kAllToAll };
 /// Precision to which matmuls round their operands: precision.compute, or fp8.
 enum class MatmulPrecision : uint8_t { kCompute, kFp8 };
-/// The extent of one fp8 scale: an operand of a matmul on a rank, or a row of it.
-enum class Fp8Scaling : uint8_t { kTensor, kRow };
+/// The extent of one fp8 scale: an operand of a matmul on a rank, a row of it, or 32 elements of a row (MXFP8).
+enum class Fp8Scaling : uint8_t { kTensor, kRow, kMx };
 enum class RecomputeMode : uint8_t { kNone, kAttention, kSelective, kFull, kAuto };
 /// Ops of a layer that backward can compute again (src/passes/recompute_ops.cpp).
 enum class RecomputeOp : uint8_t { kNorm, kQkv, kCoreAttention, kMlp, kActivation, kRouter, kRows, kExperts };
@@ -129,7 +129,8 @@ inline constexpr auto kChoices<MatmulPrecision> =
     std::to_array<Choice<MatmulPrecision>>({{MatmulPrecision::kCompute, "compute"}, {MatmulPrecision::kFp8, "fp8"}});
 template <>
 inline constexpr auto kChoices<Fp8Scaling> = std::to_array<Choice<Fp8Scaling>>({{Fp8Scaling::kTensor, "tensor"},
-                                                                                {Fp8Scaling::kRow, "row"}});
+                                                                                {Fp8Scaling::kRow, "row"},
+                                                                                {Fp8Scaling::kMx, "mx"}});
 /// precision.compute, precision.moments, parallel.reduce_dtype.
 template <>
 inline constexpr auto kChoices<Dtype> = std::to_array<Choice<Dtype>>({{Dtype::kBf16, "bf16"}, {Dtype::kF32, "fp32"}});

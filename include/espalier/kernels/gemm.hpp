@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "espalier/util/types.hpp"
 
@@ -21,9 +22,15 @@ struct GemmShape {
   auto operator<=>(const GemmShape&) const = default;
 };
 
-/// How many scales multiply an fp8 operand: none (it is not fp8), one, or one per row of c for a and one per column for
-/// b.
-enum class Scales : uint8_t { kNone, kTensor, kRow };
+/// How many scales multiply an fp8 operand: none (it is not fp8), one, one per row of c for a and one per column for b,
+/// or one for each 32 contracted elements of such a row or column (ops/block_scales.hpp).
+enum class Scales : uint8_t { kNone, kTensor, kRow, kMx };
+
+/// "none", "tensor", "row" or "mx", as the attribute `scales` of a matmul has them.
+constexpr std::string_view Name(Scales scales) {
+  constexpr std::string_view kNames[] = {"none", "tensor", "row", "mx"};
+  return kNames[static_cast<size_t>(scales)];
+}
 
 /// `input` is the type of both operands, or only of a if operands have scales; sums are fp32.
 struct Gemm {

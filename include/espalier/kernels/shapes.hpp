@@ -4,6 +4,7 @@
 #include "espalier/graph/columns.hpp"
 #include "espalier/kernels/gemm.hpp"
 #include "espalier/kernels/kernel_table.hpp"
+#include "espalier/ops/block_scales.hpp"
 #include "espalier/ops/matmul_spec.hpp"
 
 namespace espalier {
@@ -58,11 +59,17 @@ inline MatmulOperands MatmulOperandsOf(const KernelCall& call) {
   return {call.inputs[0], RowsOfAll(call.inputs.subspan(1)), RowsOfAll(call.outputs)};
 }
 
-/// The scales of a matmul call by the attribute `scales`: "tensor" or "row"; without it none.
+/// The scales of a matmul call by the attribute `scales`.
 inline Scales ScalesOf(const KernelCall& call) {
-  const auto found = call.attributes->texts.find("scales");
-  if (found == call.attributes->texts.end()) return Scales::kNone;
-  return found->second == "row" ? Scales::kRow : Scales::kTensor;
+  const std::string_view name = call.attributes->TextOr("scales", Name(Scales::kNone));
+  for (const Scales scales : {Scales::kNone, Scales::kTensor, Scales::kRow, Scales::kMx})
+    if (name == Name(scales)) return scales;
+  CHECK(false, "matmul: scales \"{}\"", name);
+}
+
+/// Elements of the scales of an operand with so many rows of c, or columns, and contracted elements.
+inline int64_t ScaleCount(Scales scales, int64_t lines, int64_t depth) {
+  return scales == Scales::kMx ? BlockScaleBytes(lines, depth) : scales == Scales::kRow ? lines : 1;
 }
 
 /// CHECKs the types of a GEMM's operands, and that fp8 ones have scales and are contiguous along the contracted dim.
@@ -73,11 +80,16 @@ inline void CheckTypes(const KernelCall& call, const Gemm& gemm) {
     CHECK(!IsFp8(a) && (a == c || c == Dtype::kF32), "matmul: {} by {} into {}", Name(a), Name(b), Name(c));
   } else {
     const GemmShape& s = gemm.shape;
-    const bool rows = gemm.scales == Scales::kRow;
     CHECK(IsFp8(a) && IsFp8(b) && !IsFp8(c), "matmul: {} by {} into {}, with scales", Name(a), Name(b), Name(c));
     CHECK(s.a_column == 1 && s.b_row == 1, "matmul: fp8 operands are contiguous along the contracted dim");
-    CHECK(call.inputs.size() == vectors + 2 && Volume(call.inputs[vectors].shape) == (rows ? s.m : 1) &&
-              Volume(call.inputs[vectors + 1].shape) == (rows ? s.n : 1),
+    const bool blocks = gemm.scales == Scales::kMx;
+    CHECK(!blocks || s.k % kScaleBlock == 0, "matmul: {} contracted elements are no blocks of {}", s.k, kScaleBlock);
+    const auto suit = [&](const Tensor& x, int64_t lines) {
+      const int64_t count = ScaleCount(gemm.scales, lines, s.k);  // a rank with fewer rows than others has more
+      return x.dtype == (blocks ? Dtype::kF8E8M0 : Dtype::kF32) &&
+             (blocks ? Volume(x.shape) >= count : Volume(x.shape) == count);
+    };
+    CHECK(call.inputs.size() == vectors + 2 && suit(call.inputs[vectors], s.m) && suit(call.inputs[vectors + 1], s.n),
           "matmul: scales of {} x {}", s.m, s.n);
   }
   CHECK(!call.accumulate || (c == Dtype::kF32 && !gemm.bias), "matmul: only f32 accumulates, and without a bias");

@@ -30,14 +30,17 @@ struct MatmulSpec {
 };
 
 /// "bsk->kbs,ky": the dims of a value, of its copy in fp8 and of the copy's scales, of which y counts the shards.
-/// Weights of experts have no y, since none of their scales spans a sharded dim.
+/// Weights of experts have no y, since none of their scales spans a sharded dim. "bsk->kbs,yu": the scales of blocks, of
+/// which u counts the bytes of a shard.
 struct QuantizeSpec {
   std::string from, to, scales;
 
   std::string Text() const { return from + "->" + to + "," + scales; }
   bool IsTransposed() const { return from != to; }
   /// Each row of the copy has a scale; else all rows of a rank have one, or all of an expert.
-  bool HasRowScales() const { return scales.size() > 1; }
+  bool HasRowScales() const { return scales.size() > 1 && !HasBlockScales(); }
+  /// Each block along the last dim of the copy has a scale (block_scales.hpp).
+  bool HasBlockScales() const { return scales.back() == 'u'; }
   /// Rows of experts, of which each has a scale; the op's second input is the expert of each row.
   bool IsOfExpertRows() const { return from == "ebsk"; }
   /// The weight of experts, of which each is quantized by itself.

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "espalier/deck/choices.hpp"
 #include "espalier/graph/graph.hpp"
 
 namespace espalier {
@@ -19,8 +20,9 @@ struct Fp8Matmuls {
 /// Counts the matmuls of a graph after all passes.
 Fp8Matmuls CountFp8Matmuls(const Graph& graph);
 
-/// "84 matmuls of a microbatch; 6 stay in bf16, since shards of a rank are no multiples of 16: ...k_proj.weight". Names
-/// that differ only in the number of a layer are one, with * in its place.
-std::string Describe(const Fp8Matmuls& matmuls);
+/// "84 matmuls of a microbatch; 6 stay in bf16, where sizes on a rank are no multiples of 16 or values are partial
+/// sums:
+/// ...k_proj.weight". Names that differ only in the number of a layer are one, with * in its place.
+std::string Describe(const Fp8Matmuls& matmuls, Fp8Scaling scaling);
 
 }  // namespace espalier

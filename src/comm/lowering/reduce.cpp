@@ -50,6 +50,7 @@ void ReduceRun(Dtype dtype, Reduce how, std::byte* to, std::span<const std::byte
       return ReduceTyped<int32_t>(how, to, sources, count);
     case Dtype::kF8E4M3:
     case Dtype::kF8E5M2:
+    case Dtype::kF8E8M0:
       CHECK(false, "fp8 is not reduced");
   }
 }

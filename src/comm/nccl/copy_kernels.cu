@@ -145,6 +145,7 @@ __global__ void Reductions(const ReduceJob* jobs, int count, int64_t tiles) {
         break;
       case Dtype::kF8E4M3:
       case Dtype::kF8E5M2:
+      case Dtype::kF8E8M0:
         break;  // never reduced
     }
   }

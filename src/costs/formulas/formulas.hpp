@@ -21,6 +21,7 @@ struct MatmulShape {
   Dtype dtype = Dtype::kBf16;  ///< of the operands
   double result_bytes = 2;     ///< per element of the result: 4 if fp32, 8 if it is added to what is there
   bool aligned = true;         ///< rows of all operands are multiples of 16 bytes
+  double scale_bytes = 0;      ///< of blocks of fp8, both operands; other scales are too few to count
 };
 /// Roofline: the slower of the multiplications, by tiles and waves, and of the bytes.
 double MatmulUs(const DeviceModel& device, const MatmulShape& shape);

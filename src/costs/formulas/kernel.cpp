@@ -70,6 +70,8 @@ MatmulShape MatmulShapeOf(const LocalOp& op, bool accumulate) {
   s.batch = op.blocks * (MatmulSpecOf(op.op.attributes).HasMatrices() ? std::max<int64_t>(1, a[0]) : 1);
   s.m = (s.m + s.batch - 1) / s.batch;
   s.aligned = s.n * size % 16 == 0 && a.back() * size % 16 == 0;
+  for (size_t i = 0; i < op.inputs.size(); ++i)
+    if (op.input_dtypes.at(i) == Dtype::kF8E8M0) s.scale_bytes += double(Volume(op.inputs[i]));
   return s;
 }
 

@@ -50,7 +50,7 @@ double MultiplyUs(const DeviceModel& d, const MatmulShape& s) {
 double MatmulUs(const DeviceModel& d, const MatmulShape& s) {
   if (s.batch * s.m * s.n * s.k == 0) return 0;
   const double operands = double(SizeOf(s.dtype)) * double(s.k) * double(s.m + s.n);
-  const double bytes = double(s.batch) * (operands + s.result_bytes * double(s.m) * double(s.n));
+  const double bytes = double(s.batch) * (operands + s.result_bytes * double(s.m) * double(s.n)) + s.scale_bytes;
   const double us = std::max(MultiplyUs(d, s), MemoryUs(d, bytes));
   return s.aligned ? us : us / d.misaligned_share;
 }

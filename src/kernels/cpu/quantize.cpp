@@ -1,4 +1,5 @@
 // Values in fp8 and their scales: the largest magnitudes first, then the values.
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/runtime/kernels.hpp"
@@ -91,12 +92,67 @@ void RoundTo(const QuantizeArgs& a, const Factors& factors) {
     Round<kTo>(a, factors);
 }
 
+/// Rounds kScaleBlock elements, which are block `block` of row `line` of y.
+template <Dtype kTo>
+void RoundOne(const QuantizeArgs& a, const Bf16* x, int64_t line, int64_t block) {
+  uint16_t largest = 0;
+  for (int64_t i = 0; i < kScaleBlock; ++i) largest = std::max(largest, static_cast<uint16_t>(MagnitudeBits(x[i])));
+  const float scale = ScaleFor(kTo, largest), factor = InverseOf(scale);
+  a.scales.As<uint8_t>()[BlockScaleAt(line, block, a.Depth())] = ToE8M0(scale);
+  uint8_t* y = a.y.As<uint8_t>() + line * a.Depth() + block * kScaleBlock;
+  for (int64_t i = 0; i < kScaleBlock; ++i) y[i] = ToFp8<kTo>(ToFloat(x[i]) * factor);
+}
+
+template <Dtype kTo>
+void RoundRows(const QuantizeArgs& a) {
+  ParallelRanges(a.rows, RowGrain(a.width), [&a](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t block = 0; block < a.width / kScaleBlock; ++block)
+        RoundOne<kTo>(a, a.x.As<Bf16>() + r * a.width + block * kScaleBlock, r, block);
+  });
+}
+
+/// A tile of kScaleBlock rows of x is turned, then rounded column by column.
+template <Dtype kTo>
+void RoundColumns(const QuantizeArgs& a) {
+  ParallelRanges(a.width, std::max(kTile, RowGrain(a.rows) / kTile * kTile), [&a](int64_t begin, int64_t end) {
+    Bf16 tile[kTile][kScaleBlock];
+    for (int64_t column = begin; column < end; column += kTile) {
+      const int64_t columns = std::min(kTile, end - column);
+      for (int64_t block = 0; block < a.rows / kScaleBlock; ++block) {
+        const Bf16* x = a.x.As<Bf16>() + block * kScaleBlock * a.width + column;
+        for (int64_t r = 0; r < kScaleBlock; ++r)
+          for (int64_t c = 0; c < columns; ++c) tile[c][r] = x[r * a.width + c];
+        for (int64_t c = 0; c < columns; ++c) RoundOne<kTo>(a, tile[c], column + c, block);
+      }
+    }
+  });
+}
+
+template <Dtype kTo>
+void RoundInBlocks(const QuantizeArgs& a) {
+  if (a.transposed)
+    RoundColumns<kTo>(a);
+  else
+    RoundRows<kTo>(a);
+}
+
+void QuantizeInBlocks(const QuantizeArgs& a) {
+  std::fill_n(a.scales.As<uint8_t>(), a.scale_bytes, uint8_t{0});
+  if (a.y.dtype == Dtype::kF8E4M3)
+    RoundInBlocks<Dtype::kF8E4M3>(a);
+  else
+    RoundInBlocks<Dtype::kF8E5M2>(a);
+}
+
 void QuantizeBlock(const QuantizeArgs& a) {
+  if (a.scale_of == ScaleOf::kBlock) return QuantizeInBlocks(a);
   const std::vector<uint32_t> largest = Maxima(a);
+  float* const scales = a.scales.As<float>();
   std::vector<float> inverse(largest.size());
   for (size_t i = 0; i < largest.size(); ++i) {
-    a.scales[i] = ScaleFor(a.y.dtype, largest[i]);
-    inverse[i] = InverseOf(a.scales[i]);
+    scales[i] = ScaleFor(a.y.dtype, largest[i]);
+    inverse[i] = InverseOf(scales[i]);
   }
   const bool of_rows = a.scale_of == ScaleOf::kRow;
   const Factors factors{inverse.data(), of_rows && !a.transposed, of_rows && a.transposed};

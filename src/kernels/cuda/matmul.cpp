@@ -28,10 +28,10 @@ void PrepareMatmul(const KernelCall& call) {
 // bf16 and fp8 GEMMs accumulate in fp32; fp32 GEMMs multiply in fp32. A bias is added before the sums are rounded.
 void Matmul(const MatmulArgs& a, const LaunchContext& context) {
   if (IsEmpty(a.gemm.shape)) return MatmulOfDepth0(a, context);
-  Multiply(
-      a.gemm,
-      {a.a.data, a.b.data, a.bias.data, a.a_scales, a.b_scales, a.c.data, context.workspace, context.workspace_bytes},
-      context.stream);
+  Multiply(a.gemm,
+           {a.a.data, a.b.data, a.bias.data, a.a_scales.data, a.b_scales.data, a.c.data, context.workspace,
+            context.workspace_bytes},
+           context.stream);
 }
 
 }  // namespace espalier::cuda

@@ -1,12 +1,14 @@
 // Values in fp8 and their scales. If each row has a scale, one launch does all. Otherwise three launches: the first
 // finds the largest magnitudes of parts (device_memory/partial_sums.hpp), the second computes scales from them, and the
 // third rounds, through shared memory if the result is transposed. The order of a maximum does not matter. Blocks of
-// their own (weights of experts) are one more dim of these grids.
+// their own (weights of experts) are one more dim of these grids. Scales of 32 elements take one launch either way, and
+// another one where tiles of scales are padded.
 #if !defined(ESPALIER_EMULATE)
 #include <cuda_fp8.h>
 #endif
 
 #include "espalier/device_memory/partial_sums.hpp"
+#include "kernels/cuda/matmul.hpp"
 #include "kernels/cuda/runtime/kernels.hpp"
 #include "kernels/cuda/runtime/pack.cuh"
 #include "kernels/cuda/runtime/reduce.cuh"
@@ -66,7 +68,7 @@ __global__ void QuantizeRows(QuantizeArgs a) {
     uint32_t largest = 0;
     ForColumns<N>(a.width, [&](int64_t c, auto lanes) { largest = LargestOf(Load(x + c, lanes), largest); });
     const float scale = ScaleFor(kTo, BlockReduce(largest, 0u, Most{})), factor = InverseOf(scale);
-    if (threadIdx.x == 0) a.scales[r] = scale;
+    if (threadIdx.x == 0) a.scales.As<float>()[r] = scale;
     ForColumns<N>(a.width, [&](int64_t c, auto lanes) { StoreFp8<kTo>(y + c, Load(x + c, lanes), factor); });
   });
 }
@@ -116,10 +118,30 @@ __global__ void FinishScales(const uint32_t* parts, int64_t count, int64_t scale
 template <Dtype kTo, int N>
 __global__ void RoundKernel(QuantizeArgs all) {
   const QuantizeArgs a = all.Block(blockIdx.y);
-  const float factor = InverseOf(a.scales[0]);
+  const float factor = InverseOf(a.scales.As<float>()[0]);
   ForElements<N>(a.rows * a.width, [&](int64_t i, auto lanes) {
     StoreFp8<kTo>(a.y.As<uint8_t>() + i, Load(a.x.As<__nv_bfloat16>() + i, lanes), factor);
   });
+}
+
+/// Writes the codes of one tile of x as rows of y; code(r, c) is that of row r and column c of the tile.
+template <int kBytes, typename F>
+__device__ void StoreColumns(const QuantizeArgs& a, int64_t row, int64_t column, F code) {
+  const int thread = static_cast<int>(threadIdx.y * kTileThreads + threadIdx.x);
+  for (int i = thread; i < kTile * kTile / kBytes; i += kTileThreads * kTileRows) {
+    const int c = i / (kTile / kBytes), r = i % (kTile / kBytes) * kBytes;
+    if (column + c >= a.width || row + r >= a.rows) continue;
+    uint8_t* y = a.y.As<uint8_t>() + (column + c) * a.rows + row + r;
+    if constexpr (kBytes == 1) {
+      *y = code(r, c);
+    } else {
+      CheckAligned(y, kBytes);
+      Pack<uint8_t, kBytes> pack;
+#pragma unroll
+      for (int k = 0; k < kBytes; ++k) pack.values[k] = code(r + k, c);
+      __stwb(reinterpret_cast<Word<kBytes>*>(y), std::bit_cast<Word<kBytes>>(pack));
+    }
+  }
 }
 
 /// One tile of x per block. Rows of a tile are padded, so that the bytes of a column are in different banks.
@@ -131,26 +153,56 @@ __global__ void RoundTransposed(QuantizeArgs all) {
   const bool per_column = a.scale_of == ScaleOf::kRow;
   for (int c = static_cast<int>(threadIdx.x); c < kTile; c += kTileThreads) {
     if (column + c >= a.width) break;
-    const float factor = InverseOf(a.scales[per_column ? column + c : 0]);
+    const float factor = InverseOf(a.scales.As<float>()[per_column ? column + c : 0]);
     for (int r = static_cast<int>(threadIdx.y); r < kTile && row + r < a.rows; r += kTileRows)
       tile[r][c] = Fp8Of<kTo>(Widen(a.x.As<__nv_bfloat16>()[(row + r) * a.width + column + c]) * factor);
   }
   __syncthreads();
-  const int thread = static_cast<int>(threadIdx.y * kTileThreads + threadIdx.x);
-  for (int i = thread; i < kTile * kTile / kBytes; i += kTileThreads * kTileRows) {
-    const int c = i / (kTile / kBytes), r = i % (kTile / kBytes) * kBytes;
-    if (column + c >= a.width || row + r >= a.rows) continue;
-    uint8_t* y = a.y.As<uint8_t>() + (column + c) * a.rows + row + r;
-    if constexpr (kBytes == 1) {
-      *y = tile[r][c];
-    } else {
-      CheckAligned(y, kBytes);
-      Pack<uint8_t, kBytes> pack;
+  StoreColumns<kBytes>(a, row, column, [&](int r, int c) { return tile[r][c]; });
+}
+
+/// Packs of N elements; kScaleBlock / N neighbouring threads share a scale.
+template <Dtype kTo, int N>
+__global__ void RoundRowsInBlocks(QuantizeArgs a) {
+  constexpr int kSharing = kScaleBlock / N;
+  const int64_t packs = a.rows * a.width / N;
+  for (int64_t first = int64_t{blockIdx.x} * blockDim.x; first < packs; first += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t pack = first + threadIdx.x, i = pack * N;
+    Floats<N> x{};
+    if (pack < packs) x = Load(a.x.As<__nv_bfloat16>() + i, Lanes<N>{});
+    uint32_t largest = LargestOf(x, 0u);
 #pragma unroll
-      for (int k = 0; k < kBytes; ++k) pack.values[k] = tile[r + k][c];
-      __stwb(reinterpret_cast<Word<kBytes>*>(y), std::bit_cast<Word<kBytes>>(pack));
-    }
+    for (int lanes = kSharing / 2; lanes > 0; lanes /= 2)
+      largest = Most{}(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
+    if (pack >= packs) continue;
+    const float scale = ScaleFor(kTo, largest);
+    StoreFp8<kTo>(a.y.As<uint8_t>() + i, x, InverseOf(scale));
+    if (pack % kSharing == 0)
+      a.scales.As<uint8_t>()[BlockScaleAt(i / a.width, i % a.width / kScaleBlock, a.width)] = ToE8M0(scale);
   }
+}
+
+/// One tile of x per block, as RoundTransposed.
+template <Dtype kTo, int kBytes>
+__global__ void RoundColumnsInBlocks(QuantizeArgs a) {
+  __shared__ float tile[kTile][kTile + 1], factors[kTile / kScaleBlock][kTile];
+  const int64_t row = int64_t{blockIdx.y} * kTile, column = int64_t{blockIdx.x} * kTile;
+  for (int c = static_cast<int>(threadIdx.x); c < kTile && column + c < a.width; c += kTileThreads)
+    for (int r = static_cast<int>(threadIdx.y); r < kTile && row + r < a.rows; r += kTileRows)
+      tile[r][c] = Widen(a.x.As<__nv_bfloat16>()[(row + r) * a.width + column + c]);
+  __syncthreads();
+  const int thread = static_cast<int>(threadIdx.y * kTileThreads + threadIdx.x);
+  if (const int c = thread % kTile, block = thread / kTile, first = block * static_cast<int>(kScaleBlock);
+      first < kTile && column + c < a.width && row + first < a.rows) {
+    uint32_t largest = 0;
+    for (int r = first; r < first + kScaleBlock; ++r) largest = Most{}(largest, Magnitude(tile[r][c]));
+    const float scale = ScaleFor(kTo, largest);
+    factors[block][c] = InverseOf(scale);
+    a.scales.As<uint8_t>()[BlockScaleAt(column + c, row / kScaleBlock + block, a.rows)] = ToE8M0(scale);
+  }
+  __syncthreads();
+  StoreColumns<kBytes>(a, row, column,
+                       [&](int r, int c) { return Fp8Of<kTo>(tile[r][c] * factors[r / kScaleBlock][c]); });
 }
 
 /// Calls f with an integral constant of the format.
@@ -186,7 +238,7 @@ void FindScale(const QuantizeArgs& a, const LaunchContext& context) {
            a.x.As<__nv_bfloat16>(), n, workspace);
   });
   Launch(FinishScales, dim3(1, Blocks(a)), dim3(32), 0, context.stream, workspace, parts, int64_t{1}, a.y.dtype,
-         a.scales);
+         a.scales.As<float>());
 }
 
 void FindScalesOfColumns(const QuantizeArgs& a, const LaunchContext& context) {
@@ -197,7 +249,7 @@ void FindScalesOfColumns(const QuantizeArgs& a, const LaunchContext& context) {
   Launch(LargestOfColumns, blocks, dim3(kTileThreads, kTileRows), 0, context.stream, a.x.As<__nv_bfloat16>(), a.rows,
          a.width, workspace);
   Launch(FinishScales, dim3(static_cast<unsigned>((a.width + 63) / 64), Blocks(a)), dim3(64), 0, context.stream,
-         workspace, parts, a.width, a.y.dtype, a.scales);
+         workspace, parts, a.width, a.y.dtype, a.scales.As<float>());
 }
 
 void LaunchTransposed(const QuantizeArgs& a, cudaStream_t stream) {
@@ -205,23 +257,35 @@ void LaunchTransposed(const QuantizeArgs& a, cudaStream_t stream) {
                     static_cast<unsigned>((a.rows + kTile - 1) / kTile), Blocks(a));
   Require((a.rows + kTile - 1) / kTile <= 65535, "quantize: more than 4 million rows");
   ForFormat(a.y.dtype, [&](auto to) {
-    const auto launch = [&](auto kernel) { Launch(kernel, blocks, dim3(kTileThreads, kTileRows), 0, stream, a); };
-    if (AreAligned(a.y.data) && a.rows % kTileBytes == 0)
-      launch(RoundTransposed<to(), kTileBytes>);
-    else
-      launch(RoundTransposed<to(), 1>);
+    ForLanes<kTileBytes>(AreAligned(a.y.data) && a.rows % kTileBytes == 0, [&](auto bytes) {
+      Launch(a.scale_of == ScaleOf::kBlock ? RoundColumnsInBlocks<to(), bytes()> : RoundTransposed<to(), bytes()>,
+             blocks, dim3(kTileThreads, kTileRows), 0, stream, a);
+    });
+  });
+}
+
+void LaunchInBlocks(const QuantizeArgs& a, cudaStream_t stream) {
+  const int64_t n = a.rows * a.width;
+  if (a.scale_bytes > n / kScaleBlock) LaunchClear(a.scales.data, a.scale_bytes, stream);
+  if (n == 0) return;
+  if (a.transposed) return LaunchTransposed(a, stream);
+  ForFormat(a.y.dtype, [&](auto to) {
+    ForLanes<kLanes>(AreAligned(a.x.data, a.y.data), [&](auto lanes) {
+      Launch(RoundRowsInBlocks<to(), lanes()>, ElementBlocks(n, lanes()), dim3(kThreads), 0, stream, a);
+    });
   });
 }
 
 }  // namespace
 
 void Quantize(const QuantizeArgs& a, const LaunchContext& context) {
+  if (a.scale_of == ScaleOf::kBlock) return LaunchInBlocks(a, context.stream);
   // All scales of an empty shard are 1.
   if (a.blocks * a.rows * a.width == 0) {
     const int64_t scales = a.blocks * a.ScalesOfBlock();
     if (scales > 0)
       Launch(FinishScales, dim3(static_cast<unsigned>((scales + 63) / 64)), dim3(64), 0, context.stream,
-             static_cast<const uint32_t*>(nullptr), int64_t{0}, scales, a.y.dtype, a.scales);
+             static_cast<const uint32_t*>(nullptr), int64_t{0}, scales, a.y.dtype, a.scales.As<float>());
     return;
   }
   if (a.scale_of == ScaleOf::kRow && !a.transposed) return LaunchRows(a, context.stream);

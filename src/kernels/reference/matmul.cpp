@@ -7,11 +7,17 @@
 namespace espalier::reference {
 namespace {
 
-/// Element i of an operand; an fp8 element is multiplied by the scale of the row or column `line`.
-double Element(const Array& x, const float* scales, const Gemm& gemm, int64_t i, int64_t line) {
+/// The scale of contracted element p of the row or column `line`.
+double ScaleOf(const Array& scales, const Gemm& gemm, int64_t line, int64_t p) {
+  if (gemm.scales == Scales::kMx)
+    return FromE8M0(scales.As<uint8_t>()[BlockScaleAt(line, p / kScaleBlock, gemm.shape.k)]);
+  return scales.As<float>()[gemm.scales == Scales::kRow ? line : 0];
+}
+
+/// Element i of an operand, which is contracted element p of the row or column `line`; of fp8 times its scale.
+double Element(const Array& x, const Array& scales, const Gemm& gemm, int64_t i, int64_t line, int64_t p) {
   if (gemm.scales == Scales::kNone) return Get(x, i);
-  const double scale = scales[gemm.scales == Scales::kRow ? line : 0];
-  return FromFp8(x.dtype, x.As<uint8_t>()[i]) * scale;
+  return FromFp8(x.dtype, x.As<uint8_t>()[i]) * ScaleOf(scales, gemm, line, p);
 }
 
 }  // namespace
@@ -25,11 +31,11 @@ void Matmul(const MatmulArgs& a) {
   std::vector<double> b(static_cast<size_t>(s.k * s.n)), sums(static_cast<size_t>(s.n));
   for (int64_t p = 0; p < s.k; ++p)
     for (int64_t j = 0; j < s.n; ++j)
-      b[static_cast<size_t>(p * s.n + j)] = Element(a.b, a.b_scales, a.gemm, p * s.b_row + j * s.b_column, j);
+      b[static_cast<size_t>(p * s.n + j)] = Element(a.b, a.b_scales, a.gemm, p * s.b_row + j * s.b_column, j, p);
   for (int64_t i = 0; i < s.m; ++i) {
     std::fill(sums.begin(), sums.end(), 0.0);
     for (int64_t p = 0; p < s.k; ++p) {
-      const double x = Element(a.a, a.a_scales, a.gemm, i * s.a_row + p * s.a_column, i);
+      const double x = Element(a.a, a.a_scales, a.gemm, i * s.a_row + p * s.a_column, i, p);
       for (int64_t j = 0; j < s.n; ++j) sums[static_cast<size_t>(j)] += x * b[static_cast<size_t>(p * s.n + j)];
     }
     for (int64_t j = 0; j < s.n; ++j) {

@@ -71,7 +71,7 @@ BlockLines TrainingLines(const Run& run, int64_t step) {
   const Deck& deck = run.deck();
   BlockLines lines = {{"model", ModelText(run)}, {"precision", PrecisionText(deck)}};
   if (deck.precision.matmul == MatmulPrecision::kFp8)
-    lines.push_back({"fp8", Describe(CountFp8Matmuls(*run.programs.compilation().graph))});
+    lines.push_back({"fp8", Describe(CountFp8Matmuls(*run.programs.compilation().graph), deck.precision.fp8_scaling)});
   if (!run.device.Computes()) return lines.push_back({"steps", StepsText(run, step)}), lines;
   lines.push_back({"optimizer", OptimizerText(deck)});
   for (const std::string& text : DescribeGroups(deck)) lines.push_back({"groups", text});

@@ -172,7 +172,7 @@ DeviceChoice Choose(RunDevice device, Transport transport, const std::vector<Gpu
 }
 
 void CheckPrecision(const Deck::Precision& precision, const Gpu& gpu) {
-  constexpr int kFirstWithFp8 = 89, kWithRows = 90;
+  constexpr int kFirstWithFp8 = 89, kWithRows = 90, kFirstWithMx = 100;
   if (precision.matmul != MatmulPrecision::kFp8) return;
   const std::string of_gpu = fmt::format("{} on {} has compute capability {}.{}", gpu.name, HostName(),
                                          gpu.capability / 10, gpu.capability % 10);
@@ -181,10 +181,13 @@ void CheckPrecision(const Deck::Precision& precision, const Gpu& gpu) {
         ExitStatus::kDeck,
         fmt::format("precision.matmul = \"fp8\": {}; fp8 needs 8.9 or later (allowed here: \"compute\")", of_gpu));
   if (precision.fp8_scaling == Fp8Scaling::kRow && gpu.capability != kWithRows)
-    throw UserError(
-        ExitStatus::kDeck,
-        fmt::format("precision.fp8_scaling = \"row\": {}; cuBLASLt has it for 9.0 only (allowed here: \"tensor\")",
-                    of_gpu));
+    throw UserError(ExitStatus::kDeck,
+                    fmt::format("precision.fp8_scaling = \"row\": {}; cuBLASLt has it for 9.0 only (allowed here: {})",
+                                of_gpu, gpu.capability < kFirstWithMx ? "\"tensor\"" : "\"tensor\" and \"mx\""));
+  if (precision.fp8_scaling == Fp8Scaling::kMx && gpu.capability < kFirstWithMx)
+    throw UserError(ExitStatus::kDeck,
+                    fmt::format("precision.fp8_scaling = \"mx\": {}; MXFP8 needs 10.0 or later (allowed here: {})",
+                                of_gpu, gpu.capability == kWithRows ? "\"tensor\" and \"row\"" : "\"tensor\""));
 }
 
 std::string FarCores(const Gpu& gpu, const std::string& near, const std::vector<int>& cores) {

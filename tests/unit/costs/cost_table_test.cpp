@@ -120,7 +120,7 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
             std::set<std::string>({"matmul f32,f32->f32 spec=esk,ekn->esn", "matmul f32,f32->f32 spec=esk,enk->esn",
                                    "matmul f32,f32->f32 spec=esk,esn->ekn", "normalize f32,f32->f32 to=f32 each=1",
                                    "sum_squares f32->f32 each=1"}));
-  for (const char* scaling : {"tensor", "row"})
+  for (const char* scaling : {"tensor", "row", "mx"})
     for (const bool gpt2 : {false, true}) {
       std::vector<std::string> overrides = Layout("222");
       overrides.insert(overrides.end(), {"precision.compute=bf16", "precision.matmul=fp8", "model.dim=64",
@@ -152,7 +152,7 @@ TEST(KernelKeys, PassesWithoutRowsAreEqual) {
 
 // Forward and gradient of rows are in fp8, gradients of weights in bf16, added or not.
 TEST(KernelKeys, ExpertsInFp8HaveScales) {
-  for (const char* scaling : {"tensor", "row"}) {
+  for (const char* scaling : {"tensor", "row", "mx"}) {
     std::vector<std::string> overrides = Layout("211");
     overrides.insert(overrides.end(),
                      {"precision.compute=bf16", "precision.matmul=fp8", "model.dim=64", "model.ffn_dim=96",
@@ -163,7 +163,8 @@ TEST(KernelKeys, ExpertsInFp8HaveScales) {
       if (key.kind == OpKind::kGroupedMatmul) scaled.insert(key.variant);
     EXPECT_EQ(scaled.size(), 4u) << "forward and gradient of rows in fp8, gradients of weights in bf16, added or not";
     for (const std::string& variant : scaled)
-      EXPECT_EQ(variant.find(std::string("scales=") + scaling) == variant.npos, variant.find("->enk") != variant.npos)
+      EXPECT_EQ(variant.find(scaling == std::string("tensor") ? "scales=tensor" : "scales=row") == variant.npos,
+                variant.find("->enk") != variant.npos)
           << variant;
   }
 }
@@ -184,6 +185,9 @@ TEST(KernelKeys, UnknownVariantsHaveNoOp) {
                               "f8e4m3,f8e4m3,f32,f32->bf16 spec=bsk,nk->bsn scales=column"})
     EXPECT_FALSE(Rebuild({OpKind::kMatmul, variant, scaled})) << variant;
   EXPECT_TRUE(Rebuild({OpKind::kQuantize, "bf16->f8e5m2,f32 spec=nk->kn,ky to=f8e5m2", {4, 5, 1}}));
+  EXPECT_TRUE(Rebuild({OpKind::kQuantize, "bf16->f8e4m3,f8e8m0 spec=nk->kn,yu to=f8e4m3", {32, 5, 512}}));
+  EXPECT_TRUE(
+      Rebuild({OpKind::kMatmul, "f8e4m3,f8e4m3,f8e8m0,f8e8m0->bf16 spec=bsk,nk->bsn scales=mx", {1, 2, 32, 512, 512}}));
   for (const char* variant : {"bf16->f8e5m2,f32 spec=nk->kn,ky to=f8e4m3", "bf16->f8e5m2,f32 spec=nk to=f8e5m2",
                               "bf16->f8e5m2 spec=nk->kn,ky to=f8e5m2"})
     EXPECT_FALSE(Rebuild({OpKind::kQuantize, variant, {4, 5, 1}})) << variant;

@@ -129,6 +129,15 @@ TEST(MatmulFormula, Fp8HasItsOwnRate) {
   EXPECT_EQ(MatmulUs(without, fp8), MatmulUs(without, bf16));
 }
 
+// Blocks of 32 have a byte each: 1/32 of the operands of a product that memory bounds.
+TEST(MatmulFormula, ReadsScalesOfBlocks) {
+  const DeviceModel device = Shipped("b200-8x400g").compute;
+  MatmulShape thin{.m = 64, .n = 16384, .k = 16384, .dtype = Dtype::kF8E4M3, .result_bytes = 0};
+  const double without = MatmulUs(device, thin);
+  thin.scale_bytes = double(thin.k / 32 * (thin.m + thin.n));
+  EXPECT_NEAR(MatmulUs(device, thin) / without, 1 + 1.0 / 32, 1e-3);
+}
+
 // One scale for all rows needs a separate pass; with a scale per row, rows are still in the caches when they are
 // rounded.
 TEST(MemoryFormula, QuantizingReadsTwiceUnlessRowsHaveScales) {
@@ -142,6 +151,7 @@ TEST(MemoryFormula, QuantizingReadsTwiceUnlessRowsHaveScales) {
   EXPECT_EQ(bytes("bsk->bsk,y"), 2 * 60 + 30 + 4);
   EXPECT_EQ(bytes("bsk->kbs,ky"), 2 * 60 + 30 + 4);
   EXPECT_EQ(bytes("bsk->bsk,bsy"), 60 + 30 + 4);
+  EXPECT_EQ(bytes("bsk->kbs,yu"), 60 + 30 + 4);
 }
 
 // 108 units: 9 x 12 tiles of 256 x 128 are one wave. One more row of tiles needs another.

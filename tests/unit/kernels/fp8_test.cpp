@@ -1,8 +1,13 @@
 // Values in fp8, their scales, and their matmuls.
 #include "kernels/fp8.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <iostream>
+#include <span>
+#include <tuple>
 
+#include "espalier/kernels/shapes.hpp"
 #include "fp8_testing.hpp"
 
 namespace espalier::testing {
@@ -88,28 +93,40 @@ TEST(Fp8, AScaleIsTheSmallestPowerOfTwoThatFits) {
 
 struct Spec {
   const char* text;
-  bool transposed, rows;
+  bool transposed;
+  Scales scales;
+  bool HasRows() const { return scales == Scales::kRow; }
 };
-constexpr Spec kTokens[] = {{"bsk->bsk,y", false, false},
-                            {"bsk->kbs,y", true, false},
-                            {"bsk->bsk,bsy", false, true},
-                            {"bsk->kbs,ky", true, true}};
-constexpr Spec kWeights[] = {
-    {"nk->nk,y", false, false}, {"nk->kn,y", true, false}, {"nk->nk,ny", false, true}, {"nk->kn,ky", true, true}};
+constexpr Spec kTokens[] = {{"bsk->bsk,y", false, Scales::kTensor},
+                            {"bsk->kbs,y", true, Scales::kTensor},
+                            {"bsk->bsk,bsy", false, Scales::kRow},
+                            {"bsk->kbs,ky", true, Scales::kRow}};
+constexpr Spec kWeights[] = {{"nk->nk,y", false, Scales::kTensor},
+                             {"nk->kn,y", true, Scales::kTensor},
+                             {"nk->nk,ny", false, Scales::kRow},
+                             {"nk->kn,ky", true, Scales::kRow}};
+constexpr Spec kTokenBlocks[] = {{"bsk->bsk,yu", false, Scales::kMx}, {"bsk->kbs,yu", true, Scales::kMx}};
+constexpr Spec kWeightBlocks[] = {{"nk->nk,yu", false, Scales::kMx}, {"nk->kn,yu", true, Scales::kMx}};
 
-/// A call with its outputs. Columns have different magnitudes, and so different scales.
-Case QuantizeCase(const Spec& spec, Dtype format, OwnedTensor x) {
+/// A call with its outputs. Columns have different magnitudes, and so different scales. `spare`: more bytes for the
+/// scales of blocks, as a rank has that holds fewer rows than others.
+Case QuantizeCase(const Spec& spec, Dtype format, OwnedTensor x, int64_t spare = 0) {
   const int64_t width = x.shape().back();
   Shape stored = x.shape(), scales;
+  const MatrixExtents matrix = MatrixOf(stored, 1);
   if (spec.transposed) {
     stored.pop_back();
     stored.insert(stored.begin(), width);
   }
-  if (spec.rows) scales = spec.transposed ? Shape{width} : Shape(x.shape().begin(), x.shape().end() - 1);
+  if (spec.HasRows()) scales = spec.transposed ? Shape{width} : Shape(x.shape().begin(), x.shape().end() - 1);
   scales.push_back(1);
+  const bool blocks = spec.scales == Scales::kMx;
+  if (blocks)
+    scales.push_back(spare + (spec.transposed ? BlockScaleBytes(matrix.columns, matrix.rows)
+                                              : BlockScaleBytes(matrix.rows, matrix.columns)));
   return {"quantize",
           {std::move(x)},
-          {OwnedTensor(format, stored), OwnedTensor(kF32, scales)},
+          {OwnedTensor(format, stored), OwnedTensor(blocks ? Dtype::kF8E8M0 : kF32, scales)},
           QuantizeTo(format, spec.text)};
 }
 
@@ -124,6 +141,88 @@ TEST(KernelsFp8, QuantizesBitByBit) {
   }
 }
 
+TEST(KernelsFp8, QuantizesBlocksBitByBit) {
+  Random random;
+  for (Dtype format : kFormats) {
+    for (const Shape& shape : {Shape{1, 1, 32}, {2, 3, 64}, {1, 133, 160}, {3, 43, 288}, {2, 0, 32}, {1, 5, 0}})
+      for (const int64_t spare : {0, 512})
+        CheckBits(QuantizeCase(kTokenBlocks[0], format, Spread(random, shape), spare));
+    for (const Shape& shape : {Shape{1, 32, 1}, {2, 48, 5}, {1, 160, 133}, {3, 96, 66}, {2, 0, 5}, {1, 32, 0}})
+      CheckBits(QuantizeCase(kTokenBlocks[1], format, Spread(random, shape)));
+    CheckBits(QuantizeCase(kWeightBlocks[0], format, Spread(random, {77, 352})));
+    CheckBits(QuantizeCase(kWeightBlocks[1], format, Spread(random, {352, 77})));
+  }
+}
+
+/// The scales of 131 lines of five blocks, where only one block is not 0: 4 such scales in a tile of 512.
+std::vector<uint8_t> ScalesWithOne(bool transposed, int64_t line, int64_t block) {
+  constexpr int64_t kLines = 131, kDepth = 160;
+  OwnedTensor x(kBf16, transposed ? Shape{1, kDepth, kLines} : Shape{1, kLines, kDepth});
+  for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, 0);
+  const int64_t at = block * 32 + 7;
+  x.Set(transposed ? at * kLines + line : line * kDepth + at, -900);  // above 2 * 448, so 4 * 225
+  const std::vector<OwnedTensor> made = QuantizeCase(kTokenBlocks[transposed], Dtype::kF8E4M3, x).Tested();
+  EXPECT_EQ(made[0][line * kDepth + at], -224);
+  std::vector<uint8_t> codes;
+  for (int64_t i = 0; i < made[1].Count(); ++i) codes.push_back(ToE8M0(static_cast<float>(made[1][i])));
+  return codes;
+}
+
+// Tiles of 128 lines by 4 blocks, one after the other; in a tile 32 groups of 16 bytes, each the four blocks of lines
+// 32 apart ("1D Block Scaling Factors Layout", cuBLAS).
+TEST(KernelsFp8, ScalesOfBlocksLieInTiles) {
+  for (const bool transposed : {false, true})
+    for (const auto& [line, block, place] : {std::tuple{0, 0, 0},
+                                             {0, 3, 3},
+                                             {1, 0, 16},
+                                             {31, 2, 31 * 16 + 2},
+                                             {32, 0, 4},
+                                             {97, 1, 16 + 3 * 4 + 1},
+                                             {5, 4, 512 + 5 * 16},
+                                             {128, 0, 1024},
+                                             {130, 4, 1536 + 2 * 16}}) {
+      const std::vector<uint8_t> codes = ScalesWithOne(transposed, line, block);
+      ASSERT_EQ(codes.size(), 4u * 512);
+      EXPECT_EQ(codes[static_cast<size_t>(place)], 127 + 2) << line << " " << block;
+      EXPECT_EQ(std::ranges::count(codes, 127), 131 * 5 - 1) << "zeros have scale 1";
+      EXPECT_EQ(std::ranges::count(codes, 0), 4 * 512 - 131 * 5) << "what pads tiles is 0";
+    }
+}
+
+// Another block has the scale and the bits that it had.
+TEST(KernelsFp8, WhatIsNotFiniteStaysInItsBlock) {
+  Random random;
+  for (const bool transposed : {false, true})
+    for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
+      OwnedTensor x = Spread(random, transposed ? Shape{1, 96, 3} : Shape{1, 3, 96});
+      const auto quantize = [&] { return QuantizeCase(kTokenBlocks[transposed], Dtype::kF8E4M3, x).Tested(); };
+      const std::vector<OwnedTensor> before = quantize();
+      x.Set(transposed ? 40 * 3 + 1 : 96 + 40, bad);
+      const std::vector<OwnedTensor> after = quantize();
+      for (int64_t i = 0; i < after[0].Count(); ++i) {
+        const bool of_block = 96 + 32 <= i && i < 96 + 64;
+        EXPECT_TRUE(of_block ? std::isnan(after[0][i]) : after[0][i] == before[0][i]) << i;
+      }
+      for (int64_t i = 0; i < after[1].Count(); ++i)
+        EXPECT_TRUE(i == 16 + 1 ? std::isnan(after[1][i]) : after[1][i] == before[1][i]) << i;
+    }
+}
+
+TEST(Fp8, ScalesOfBlocksAreExponents) {
+  for (int code = 1; code < 0xff; ++code) {
+    const float scale = FromE8M0(static_cast<uint8_t>(code));
+    EXPECT_EQ(scale, std::ldexp(1.0f, code - 127));
+    EXPECT_EQ(ToE8M0(scale), code);
+  }
+  EXPECT_EQ(FromE8M0(0), 0x1p-127f);
+  EXPECT_TRUE(std::isnan(FromE8M0(0xff)));
+  for (Dtype format : kFormats)
+    for (uint16_t bits = 0; bits <= 0x7fffu; ++bits) {
+      const float scale = ScaleFor(format, bits), read = FromE8M0(ToE8M0(scale));
+      ASSERT_TRUE(read == scale || (std::isnan(read) && std::isnan(scale))) << bits;
+    }
+}
+
 TEST(KernelsFp8, ZerosHaveScaleOneAndWhatIsNotFiniteStaysVisible) {
   for (const Spec& spec : kTokens) {
     OwnedTensor x(kBf16, {1, 3, 16});
@@ -133,10 +232,10 @@ TEST(KernelsFp8, ZerosHaveScaleOneAndWhatIsNotFiniteStaysVisible) {
     for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
       x.Set(20, bad);
       const std::vector<OwnedTensor> seen = QuantizeCase(spec, Dtype::kF8E4M3, x).Tested();
-      const int64_t scale = !spec.rows ? 0 : spec.transposed ? 4 : 1, at = spec.transposed ? 4 * 3 + 1 : 20;
+      const int64_t scale = !spec.HasRows() ? 0 : spec.transposed ? 4 : 1, at = spec.transposed ? 4 * 3 + 1 : 20;
       EXPECT_TRUE(std::isnan(seen[1][scale])) << spec.text;
       EXPECT_TRUE(std::isnan(seen[0][at])) << spec.text;
-      if (spec.rows) EXPECT_EQ(seen[1][scale + 1], 1) << spec.text << ": other rows are not touched";
+      if (spec.HasRows()) EXPECT_EQ(seen[1][scale + 1], 1) << spec.text << ": other rows are not touched";
     }
   }
 }
@@ -144,10 +243,24 @@ TEST(KernelsFp8, ZerosHaveScaleOneAndWhatIsNotFiniteStaysVisible) {
 // Compared with fp64 sums of the quantized values, which are exact.
 TEST(KernelsFp8, MatmulsMultiplyWhatWasQuantized) {
   Random random;
-  const auto e4m3 = Dtype::kF8E4M3, e5m2 = Dtype::kF8E5M2;
-  for (const Sizes s : {Sizes{16, 16, 16}, {48, 32, 64}, {80, 144, 176}})
-    for (const bool rows : {false, true}) {
-      const Spec *tokens = rows ? kTokens + 2 : kTokens, *weights = rows ? kWeights + 2 : kWeights;
+  const auto e4m3 = Dtype::kF8E4M3;
+  constexpr Sizes kSizes[] = {{16, 16, 16}, {48, 32, 64}, {80, 144, 176}}, kInBlocks[] = {{32, 32, 32}, {96, 160, 288}};
+  struct Form {
+    Scales scales;
+    std::span<const Sizes> sizes;
+    const Spec *tokens, *weights;
+    Dtype gradients;
+  };
+  const Form forms[] = {{Scales::kTensor, kSizes, kTokens, kWeights, Dtype::kF8E5M2},
+                        {Scales::kRow, kSizes, kTokens + 2, kWeights + 2, Dtype::kF8E5M2},
+                        {Scales::kMx, kInBlocks, kTokenBlocks, kWeightBlocks, e4m3}};
+  for (const Form& form : forms)
+    for (const Sizes s : form.sizes) {
+      if (!Multiplies(form.scales)) {
+        std::cout << "no such GPU: scales by " << Name(form.scales) << "\n";
+        break;
+      }
+      const Spec *tokens = form.tokens, *weights = form.weights;
       const OwnedTensor x = random.Real(kBf16, {1, s.rows, s.k}), dy = random.Real(kBf16, {1, s.rows, s.n}),
                         w = random.Real(kBf16, {s.n, s.k}), bias = random.Real(kBf16, {s.n});
       const auto quantize = [](const Spec& spec, Dtype format, const OwnedTensor& value) {
@@ -161,18 +274,18 @@ TEST(KernelsFp8, MatmulsMultiplyWhatWasQuantized) {
         Check({"matmul",
                inputs,
                {std::move(result)},
-               {{}, {{"spec", spec}, {"scales", rows ? "row" : "tensor"}}},
+               {{}, {{"spec", spec}, {"scales", std::string(Name(form.scales))}}},
                accumulate},
               Fp8SumBound(depth), false);
       };
       const OwnedTensor y(kBf16, {1, s.rows, s.n}), dx(kBf16, {1, s.rows, s.k});
       check("bsk,nk->bsn", quantize(tokens[0], e4m3, x), quantize(weights[0], e4m3, w), {}, y, s.k, false);
       check("bsk,nk->bsn", quantize(tokens[0], e4m3, x), quantize(weights[0], e4m3, w), {bias}, y, s.k, false);
-      check("bsn,kn->bsk", quantize(tokens[0], e5m2, dy), quantize(weights[1], e4m3, w), {}, dx, s.n, false);
+      check("bsn,kn->bsk", quantize(tokens[0], form.gradients, dy), quantize(weights[1], e4m3, w), {}, dx, s.n, false);
       for (bool accumulate : {false, true}) {
-        check("nbs,kbs->nk", quantize(tokens[1], e5m2, dy), quantize(tokens[1], e4m3, x), {},
+        check("nbs,kbs->nk", quantize(tokens[1], form.gradients, dy), quantize(tokens[1], e4m3, x), {},
               random.Real(kF32, {s.n, s.k}), s.rows, accumulate);
-        check("kbs,nbs->kn", quantize(tokens[1], e4m3, x), quantize(tokens[1], e5m2, dy), {},
+        check("kbs,nbs->kn", quantize(tokens[1], e4m3, x), quantize(tokens[1], form.gradients, dy), {},
               random.Real(kF32, {s.k, s.n}), s.rows, accumulate);
       }
     }

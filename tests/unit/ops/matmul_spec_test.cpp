@@ -88,6 +88,10 @@ TEST(QuantizeSpec, SaysHowACopyIsStoredAndScaled) {
                                                {"bsk->kbs,y", true, false},
                                                {"nk->nk,y", false, false},
                                                {"nk->kn,y", true, false},
+                                               {"bsk->bsk,yu", false, false},
+                                               {"bsk->kbs,yu", true, false},
+                                               {"nk->nk,yu", false, false},
+                                               {"nk->kn,yu", true, false},
                                                {"bsk->bsk,bsy", false, true},
                                                {"bsk->kbs,ky", true, true},
                                                {"nk->nk,ny", false, true},
@@ -101,6 +105,7 @@ TEST(QuantizeSpec, SaysHowACopyIsStoredAndScaled) {
     EXPECT_EQ(spec.Text(), text);
     EXPECT_EQ(spec.IsTransposed(), transposed) << text;
     EXPECT_EQ(spec.HasRowScales(), rows) << text;
+    EXPECT_EQ(spec.HasBlockScales(), spec.scales == "yu") << text;
     EXPECT_EQ(spec.IsOfExpertRows(), text[0] == 'e' && text[1] == 'b') << text;
     EXPECT_EQ(spec.IsOfExpertWeights(), text[0] == 'e' && text[1] == 'n') << text;
   }

@@ -51,8 +51,11 @@ TEST(Devices, MatmulsInFp8NeedAGpuThatHasThem) {
   EXPECT_EQ(refusal(Fp8Scaling::kTensor, 89), "");
   EXPECT_EQ(refusal(Fp8Scaling::kTensor, 120), "");
   EXPECT_EQ(refusal(Fp8Scaling::kRow, 90), "");
-  for (int capability : {89, 100})
-    EXPECT_THAT(refusal(Fp8Scaling::kRow, capability), HasSubstr("9.0 only (allowed here: \"tensor\")"));
+  EXPECT_THAT(refusal(Fp8Scaling::kRow, 89), HasSubstr("9.0 only (allowed here: \"tensor\")"));
+  EXPECT_THAT(refusal(Fp8Scaling::kRow, 100), HasSubstr("9.0 only (allowed here: \"tensor\" and \"mx\")"));
+  EXPECT_THAT(refusal(Fp8Scaling::kMx, 89), HasSubstr("needs 10.0 or later (allowed here: \"tensor\")"));
+  EXPECT_THAT(refusal(Fp8Scaling::kMx, 90), HasSubstr("needs 10.0 or later (allowed here: \"tensor\" and \"row\")"));
+  for (int capability : {100, 120}) EXPECT_EQ(refusal(Fp8Scaling::kMx, capability), "");
   CheckPrecision({Dtype::kBf16, Dtype::kF32, MatmulPrecision::kCompute, Fp8Scaling::kRow, {}},
                  {0, "a GPU", "0000:01:00.0", 1000, 80});
 }

@@ -36,13 +36,38 @@ void Widen(const ScaledRows& scaled, Bf16* to) {
   });
 }
 
+namespace {
+
+/// The same with a scale for each block of a row.
+void WidenBlocks(const Array& x, const uint8_t* scales, int64_t rows, int64_t depth, Bf16* to) {
+  const Values& values = FindValues(x.dtype);
+  const uint8_t* codes = x.As<uint8_t>();
+  ParallelRanges(rows, RowGrain(depth), [=, &values](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t first = 0; first < depth; first += kScaleBlock) {
+        const float scale = FromE8M0(scales[BlockScaleAt(r, first / kScaleBlock, depth)]);
+        for (int64_t p = r * depth + first; p < r * depth + first + kScaleBlock; ++p)
+          to[p] = ToBf16(values[codes[p]] * scale);
+      }
+  });
+}
+
+/// An operand of a GEMM as `rows` rows of its contracted elements.
+void WidenOperand(const Gemm& gemm, const Array& x, const Array& scales, int64_t rows, Bf16* to) {
+  if (gemm.scales == Scales::kMx)
+    WidenBlocks(x, scales.As<uint8_t>(), rows, gemm.shape.k, to);
+  else
+    Widen({x, scales.As<float>(), gemm.scales == Scales::kRow, rows, gemm.shape.k}, to);
+}
+
+}  // namespace
+
 MatmulArgs WidenScaled(const MatmulArgs& a) {
   const GemmShape& s = a.gemm.shape;
-  const bool per_row = a.gemm.scales == Scales::kRow;
   Bf16* wide = ScratchOf<Bf16>((s.m + s.n) * s.k, ScratchUse::kWidened);
   Bf16* wide_b = wide + s.m * s.k;
-  Widen({a.a, a.a_scales, per_row, s.m, s.k}, wide);
-  Widen({a.b, a.b_scales, per_row, s.n, s.k}, wide_b);
+  WidenOperand(a.gemm, a.a, a.a_scales, s.m, wide);
+  WidenOperand(a.gemm, a.b, a.b_scales, s.n, wide_b);
   MatmulArgs bf16 = a;
   bf16.a = {wide, Dtype::kBf16};
   bf16.b = {wide_b, Dtype::kBf16};

@@ -45,7 +45,7 @@ void SetBias(cublasLtMatmulDesc_t operation, const void* bias) {
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
 }
 
-void SetScales(cublasLtMatmulDesc_t operation, const float* first, const float* second) {
+void SetScales(cublasLtMatmulDesc_t operation, const void* first, const void* second) {
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &first, sizeof first));
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &second, sizeof second));
 }
@@ -56,12 +56,13 @@ void SetScaleModes(cublasLtMatmulDesc_t operation, Scales scales) {
   const int8_t fast = 0;
   CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
   // Their alignment affects the choice of algorithms.
-  const auto* anywhere = reinterpret_cast<const float*>(kBufferAlignment);
+  const auto* anywhere = reinterpret_cast<const void*>(kBufferAlignment);
   SetScales(operation, anywhere, anywhere);
   if (scales == Scales::kTensor) return;
-  const cublasLtMatmulMatrixScale_t rows = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  const cublasLtMatmulMatrixScale_t shared =
+      scales == Scales::kMx ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
   for (const auto mode : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE})
-    CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, mode, &rows, sizeof rows));
+    CUBLAS_CALL(cublasLtMatmulDescSetAttribute(operation, mode, &shared, sizeof shared));
 }
 
 /// fp32 GEMMs multiply in fp32, never TF32: precision is the deck's, not the backend's.

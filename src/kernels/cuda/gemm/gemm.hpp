@@ -18,8 +18,8 @@ GemmPlatform GetGemmPlatform();
 /// Device memory of a GEMM; the call may use `workspace` until it ends.
 struct GemmOperands {
   const void *a, *b;
-  const void* bias;                  ///< nullptr: none
-  const float *a_scales, *b_scales;  ///< scales of fp8 operands, otherwise nullptr
+  const void* bias;                 ///< nullptr: none
+  const void *a_scales, *b_scales;  ///< scales of fp8 operands, as MatmulArgs has them, otherwise nullptr
   void* c;
   void* workspace;
   int64_t workspace_bytes;

@@ -8,6 +8,7 @@
 #include "espalier/kernels/cuda/cuda_kernels.hpp"
 #include "espalier/kernels/cuda/fill_with_numbers.hpp"
 #include "espalier/kernels/cuda/stopwatch.hpp"
+#include "espalier/ops/block_scales.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/median.hpp"
 #include "gemm.hpp"
@@ -43,20 +44,23 @@ struct Operands {
     FillWithNumbers(a.get(), Bytes(demand.gemm, ElementsOfA(demand.gemm.shape)), demand.gemm.input);
     FillWithNumbers(b.get(), ElementsOfB(demand.gemm.shape) * SizeOf(demand.gemm.TypeOfB()), demand.gemm.TypeOfB());
     if (bias) FillWithNumbers(bias.get(), demand.gemm.shape.n * SizeOf(demand.gemm.output), demand.gemm.output);
-    if (scales) FillWithNumbers(scales.get(), ScaleBytes(demand.gemm), Dtype::kF32);
+    if (scales)
+      FillWithNumbers(scales.get(), ScaleBytes(demand.gemm),
+                      demand.gemm.scales == Scales::kMx ? Dtype::kF8E8M0 : Dtype::kF32);
     CUDA_CALL(cudaMemset(c.get(), 0, static_cast<size_t>(ElementsOfC(demand.gemm.shape) * 4)));
   }
   static int64_t ElementsOfA(const GemmShape& s) { return (s.blocks - 1) * s.a_block + s.m * s.k; }
   static int64_t ElementsOfB(const GemmShape& s) { return (s.blocks - 1) * s.b_block + s.k * s.n; }
   static int64_t ElementsOfC(const GemmShape& s) { return (s.blocks - 1) * s.c_block + s.m * s.n; }
   /// Enough for either operand; the values do not matter.
-  static int64_t ScaleBytes(const Gemm& gemm) { return std::max(gemm.shape.m, gemm.shape.n) * SizeOf(Dtype::kF32); }
+  static int64_t ScaleBytes(const Gemm& gemm) {
+    const int64_t lines = std::max(gemm.shape.m, gemm.shape.n);
+    return gemm.scales == Scales::kMx ? BlockScaleBytes(lines, gemm.shape.k) : lines * SizeOf(Dtype::kF32);
+  }
   static int64_t Bytes(const Gemm& gemm, int64_t elements) { return elements * SizeOf(gemm.input); }
 
   GemmOperands Memory() const {
-    return {
-        a.get(), b.get(),         bias.get(),     static_cast<float*>(scales.get()), static_cast<float*>(scales.get()),
-        c.get(), workspace.get(), workspace_bytes};
+    return {a.get(), b.get(), bias.get(), scales.get(), scales.get(), c.get(), workspace.get(), workspace_bytes};
   }
 
   DeviceMemory a, b, bias, scales, c, workspace;

@@ -22,6 +22,8 @@ void FillWithNumbers(void* data, int64_t bytes, Dtype dtype) {
       reinterpret_cast<uint8_t*>(block.data())[i] = ToFp8<Dtype::kF8E4M3>(values(random));
     else if (dtype == Dtype::kF8E5M2)
       reinterpret_cast<uint8_t*>(block.data())[i] = ToFp8<Dtype::kF8E5M2>(values(random));
+    else if (dtype == Dtype::kF8E8M0)
+      reinterpret_cast<uint8_t*>(block.data())[i] = ToE8M0(values(random));
     else
       reinterpret_cast<Bf16*>(block.data())[i] = ToBf16(values(random));
   }

@@ -17,7 +17,8 @@ namespace {
 /// Keys of [software] that say what other stacks run in place of our ops make no difference.
 class TimesOfFile : public OpTimes {
  public:
-  TimesOfFile(Cluster cluster, std::string origin) : costs_(std::move(cluster)), origin_(std::move(origin)) {}
+  TimesOfFile(const Cluster& cluster, const JobFacts& job, std::string origin)
+      : costs_(cluster, {}, job), origin_(std::move(origin)) {}
 
   double Of(const Graph& graph, const Op& op, const Mesh& mesh) const override {
     if (op.inputs.empty() || IsBetweenStages(op.kind)) return 0;
@@ -54,16 +55,17 @@ void NamingKey(const char* key, const Work& work) try {
 
 }  // namespace
 
-std::shared_ptr<const OpTimes> TimesOf(const Cluster& cluster, const std::string& path) {
+std::shared_ptr<const OpTimes> TimesOf(const Cluster& cluster, const std::string& path, const Deck& deck) {
   const std::string text = ToText(cluster);
-  return std::make_shared<TimesOfFile>(cluster,
+  // The number of ranks makes no difference: it gives all kernels one factor, which Costs::Kernel leaves out.
+  return std::make_shared<TimesOfFile>(cluster, JobOf(deck, 1),
                                        fmt::format("{} (checksum {:08x})", path, Crc32c(text.data(), text.size())));
 }
 
 void ReadCosts(Deck& deck) {
   deck.times = nullptr;
   if (deck.run.costs.empty()) return;
-  NamingKey("run.costs", [&] { deck.times = TimesOf(LoadCluster(deck.run.costs), deck.run.costs); });
+  NamingKey("run.costs", [&] { deck.times = TimesOf(LoadCluster(deck.run.costs), deck.run.costs, deck); });
 }
 
 void ReadSchedule(Deck& deck) {

@@ -8,11 +8,10 @@
 #include "espalier/graph/transfers.hpp"
 #include "espalier/ops/list_schedule.hpp"
 #include "espalier/ops/op.hpp"
+#include "espalier/program/compile.hpp"
 
 namespace espalier {
 namespace {
-
-constexpr int kLayersUnderLateSums = 2;
 
 static_assert(static_cast<int>(Lane::kCompute) == kComputeLane, "AppendTasks numbers lanes like Lane");
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tune/walk.hpp"
+
 namespace espalier {
 namespace {
 
@@ -40,8 +42,8 @@ class StepFormula {
       double busy = 0;
       for (int chunk : q_.pipeline.ChunksOf(stage)) {
         const ChunkTime& time = times_[static_cast<size_t>(chunk)];
-        busy += time.f + time.b + time.w;
-        if (q_.layout.interleave) busy -= (1 - kExposedInJointJobs) * (time.exposed_f + time.exposed_b);
+        busy += time.f + time.b + time.w + (q_.profile.defers_w ? 0 : time.with_b);
+        if (q_.layout.interleave) busy -= time.joint_f + time.joint_b;
       }
       busiest = std::max(busiest, busy);
     }
@@ -64,12 +66,12 @@ class StepFormula {
     return std::max(reduce - backward, q_.sync.parts[Chunk(q_.pipeline.ChunksOf(stage).front()).first].reduce_us);
   }
 
-  /// Messages on lane dp overlap with the kernels of a neighbouring layer. With overlap.gradients, the last reductions
-  /// of a job overlap with a layer of the next job. With a single microbatch, the next layer's kernels wait for the
-  /// memory of the gradients that are reduced (doc/decisions/tune.md).
+  /// Messages on lane dp overlap with the kernels of a neighbouring layer, and slow them down. With overlap.gradients,
+  /// the last reductions of a job overlap with the next job: those of a W that is a job of its own with W and two
+  /// layers of the next job, after which the program waits for them.
   ChunkTime TimeOf(const ChunkParts& chunk) const {
     ChunkTime time;
-    double last_reduce = 0;
+    double last_reduce = 0, late = -kLayersUnderLateSums * q_.profile.forward[chunk.first].us;
     for (Part part = 0; part < chunk.count.size(); ++part) {
       const auto n = static_cast<double>(chunk.count[part]);
       if (n == 0) continue;
@@ -77,18 +79,21 @@ class StepFormula {
       const PartSync& sync = q_.sync.parts[part];
       const double gather = again_ ? sync.gather_us : 0, reduce = SumsPerStep() ? 0 : sync.reduce_us;
       const auto overlapped = [&](double compute, double message) {
-        return q_.layout.prefetch > 0 ? std::max(compute, message) : compute + message;
+        return q_.layout.prefetch > 0 ? std::max(compute + q_.sync.slowdown * message, message) : compute + message;
       };
+      const double w = q_.profile.w_us[part], compute = overlapped(backward.us, gather);
       time.f += n * overlapped(forward.us, gather);
-      const double compute = overlapped(backward.us, gather);
-      const double together = q_.microbatches == 1 ? compute + reduce : std::max(compute, gather + reduce);
-      time.b += n * (together - q_.profile.w_us[part]);
-      time.w += n * q_.profile.w_us[part];
-      time.exposed_f += n * forward.ExposedUs();
-      time.exposed_b += n * backward.ExposedUs();
+      time.b += n * (compute - w);
+      time.w += n * w;
+      time.with_b += n * (std::max(compute + q_.sync.slowdown * reduce, gather + reduce) - compute);
+      time.alone += n * q_.sync.slowdown * reduce;
+      late += n * (reduce - w);
+      time.joint_f += n * forward.joint_us;
+      time.joint_b += n * backward.joint_us;
       if (!q_.hides_reductions) last_reduce = std::max(last_reduce, reduce);
     }
-    time.b += last_reduce;
+    time.with_b += last_reduce;
+    time.alone += std::max(0.0, late) + last_reduce;
     return time;
   }
 
@@ -106,14 +111,14 @@ class StepFormula {
     return sum;
   }
 
-  /// Weights that are gathered once per step arrive under the first forward: layer by layer.
+  /// Weights that are gathered once per step arrive under the first forward, layer by layer. With a pipeline forward
+  /// waits for all of them: it begins with the memory in which the last of them is staged.
   double StartUs(int stage) const {
     if (again_) return 0;
-    const int first = q_.pipeline.ChunksOf(stage).front();
-    const Part layer = Chunk(first).first;
-    return std::max(
-        q_.sync.parts[first == 0 ? kEmbedding : layer].gather_us,
-        Sum(stage, &PartSync::gather_us) - times_[static_cast<size_t>(first)].f + q_.profile.forward[layer].us);
+    const double all = Sum(stage, &PartSync::gather_us);
+    if (q_.layout.pp > 1) return all;
+    const Part layer = Chunk(0).first;
+    return std::max(q_.sync.parts[kEmbedding].gather_us, all - times_[0].f + q_.profile.forward[layer].us);
   }
 
   const StepQuestion& q_;
@@ -135,6 +140,7 @@ DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, c
   const double wire = cluster.gradient_bytes > 0 ? cluster.gradient_bytes : profile.gradient_bytes;
   DataParallelTimes times;
   times.parts.resize(profile.memory.size());
+  if (shards > 1) times.slowdown = SlowdownAt(shard_place.nodes > 1 ? Port::kNetwork : Port::kNode, cluster);
   for (Part part = 0; part < times.parts.size(); ++part) {
     int64_t whole = 0, shard = 0, gathered = 0, reduced = 0;
     for (const ParameterShape& parameter : profile.memory[part].parameters) {

@@ -19,7 +19,8 @@ struct PartSync {
 };
 struct DataParallelTimes {
   ByPart<PartSync> parts;
-  double norm_us = 0;  ///< time to exchange scalars between update and gradients
+  double norm_us = 0;   ///< time to exchange scalars between update and gradients
+  double slowdown = 0;  ///< of kernels beside messages of shards
 };
 DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, const Costs& costs);
 

@@ -79,7 +79,7 @@ class MemoryChooser {
         budget_(budget),
         costs_(costs),
         threads_(threads),
-        times_(TimesOf(costs.cluster(), costs.cluster().path)) {
+        times_(TimesOf(costs.cluster(), costs.cluster().path, deck)) {
     deck_.run.device = device == DeviceKind::kCuda ? RunDevice::kCuda : RunDevice::kCpu;
     for (const OffloadShare& share : kOffloadedStates)
       if (share.Of(deck_) == kAutoShare) open_.push_back(share.share);

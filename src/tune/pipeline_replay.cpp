@@ -89,7 +89,7 @@ PipelineReplay::Order::Order(const Schedule& schedule, bool interleave) {
         }
         for (const JobPart& part : job.parts) {
           if (part.role != Role::kW) maker(part.chunk, part.role, part.microbatch) = static_cast<uint32_t>(jobs.size());
-          parts.push_back({part.chunk, part.role});
+          parts.push_back({part.chunk, part.role, part.role == Role::kW && job.parts.size() == 1});
         }
         jobs.push_back({static_cast<int>(stage), interleave && IsJoint(job), static_cast<uint32_t>(parts.size()),
                         static_cast<uint32_t>(needs.size())});
@@ -106,24 +106,24 @@ std::vector<double> PipelineReplay::Order::EndsUs(const std::vector<ChunkTime>& 
   ends.reserve(jobs.size());
   uint32_t part = 0, need = 0;
   for (const Entry& job : jobs) {
-    double begin = free_us[static_cast<size_t>(job.stage)], duration = 0, exposed = 0;
+    double begin = free_us[static_cast<size_t>(job.stage)], duration = 0, saved = 0;
     for (; need < job.end_need; ++need) begin = std::max(begin, ends[needs[need]] + hop_us);
     for (; part < job.end_part; ++part) {
       const ChunkTime& time = chunks[static_cast<size_t>(parts[part].chunk)];
       switch (parts[part].role) {
         case Role::kF:
           duration += time.f;
-          exposed += time.exposed_f;
+          saved += time.joint_f;
           break;
         case Role::kB:
           duration += time.b;
-          exposed += time.exposed_b;
+          saved += time.joint_b;
           break;
         default:
-          duration += time.w;
+          duration += time.w + (parts[part].alone ? time.alone : time.with_b);
       }
     }
-    if (job.joint) duration -= (1 - kExposedInJointJobs) * exposed;
+    if (job.joint) duration -= saved;
     free_us[static_cast<size_t>(job.stage)] = begin + duration;
     ends.push_back(begin + duration);
   }

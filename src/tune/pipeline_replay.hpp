@@ -18,7 +18,8 @@ Schedule ScheduleOf(const Layout& layout, int64_t microbatches);
 /// Times of one microbatch on a chunk, in us.
 struct ChunkTime {
   double f = 0, b = 0, w = 0;
-  double exposed_f = 0, exposed_b = 0;  ///< exposed communication of tp and cp in `f`, and in `b` and `w`
+  double joint_f = 0, joint_b = 0;  ///< what a joint job saves of `f`, and of `b` and `w`
+  double with_b = 0, alone = 0;     ///< what reductions add to a W in the job of its B, and to one in its own
 };
 
 /// Thread-safe. The order of the jobs is worked out when the first time is asked for.
@@ -31,8 +32,7 @@ class PipelineReplay {
   const std::vector<int>& ChunksOf(int stage) const { return chunks_of_[static_cast<size_t>(stage)]; }
 
   /// When the last job of each stage ends. `start_us`: when its first job may begin; `hop_us`: time of a message
-  /// between stages. Where joint jobs are interleaved, kExposedInJointJobs of their exposed communication stays
-  /// exposed.
+  /// between stages.
   std::vector<double> EndsUs(const std::vector<ChunkTime>& chunks, double hop_us,
                              const std::vector<double>& start_us) const;
 
@@ -42,6 +42,7 @@ class PipelineReplay {
     struct Part {
       int chunk;
       Role role;
+      bool alone;  ///< a W in a job of its own
     };
     struct Entry {
       int stage;
@@ -65,8 +66,5 @@ class PipelineReplay {
   mutable std::once_flag once_;
   mutable std::vector<Order> orders_;
 };
-
-/// Simulated layouts of 8B, 70B and GPT-3 6.7B hide 90 to 97 % of the communication in joint jobs.
-inline constexpr double kExposedInJointJobs = 0.1;
 
 }  // namespace espalier

@@ -266,7 +266,7 @@ void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile
     if (i.microbatch < 0) continue;
     if (const auto part = example.PartOf(c.graph->op(i.op).layer)) ++profile.instructions[*part];
   }
-  for (const Step& step : Walk(program, cost)) {
+  for (const Step& step : Walk(program, cost, costs.cluster())) {
     const Op& op = c.graph->op(program.instructions[step.instruction].op);
     if (op.frequency() == Frequency::kStep) {
       if (program.instructions[step.instruction].lane == Lane::kCompute) step_us += cost[step.instruction].us;
@@ -276,7 +276,8 @@ void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile
     if (!part) continue;
     PartTime& time = op.role == Role::kF ? profile.forward[*part] : profile.backward[*part];
     time.us += step.waited_us + step.kernel_us;
-    if (step.waited_us > 0 && step.axis) time.exposed_us[*step.axis] += step.waited_us;
+    if (step.port != Port::kNone)
+      time.joint_us += (1 - kExposedInJointJobs) * (1 - SlowdownAt(step.port, costs.cluster())) * step.waited_us;
     if (cost[step.instruction].source != CostSource::kFormula) time.measured_us += step.kernel_us;
     if (op.role == Role::kW) profile.w_us[*part] += step.kernel_us;
   }

@@ -5,12 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "espalier/costs/costs.hpp"
 #include "espalier/program/compile.hpp"
-#include "espalier/timeline/timeline.hpp"
 #include "tune/layout.hpp"
 #include "tune/parts.hpp"
 
@@ -49,9 +47,8 @@ struct PartMemory {
 
 /// The time of one pass of a microbatch through a part in forward, backward, or W alone.
 struct PartTime {
-  double us = 0;  ///< kernels and exposed communication
-  ByCommAxis<double> exposed_us{};
-  double ExposedUs() const { return std::accumulate(exposed_us.begin(), exposed_us.end(), 0.0); }
+  double us = 0;           ///< kernels and exposed communication
+  double joint_us = 0;     ///< of `us`: what a joint job saves, whose other microbatch hides the communication
   double measured_us = 0;  ///< of `us`: measured costs
 };
 
@@ -83,6 +80,9 @@ struct LayerProfile {
   ByPart<int64_t> instructions;        ///< per microbatch, forward and backward
   double step_us_per_element = 0;      ///< kernels of P, S and U, by elements of the optimizer state
 };
+
+/// Simulated layouts of 8B, 70B and GPT-3 6.7B hide 90 to 97 % of the communication in joint jobs.
+inline constexpr double kExposedInJointJobs = 0.1;
 
 /// Ranks from which a layer's parameters are gathered: those of a regather group, or all that share out the states.
 int GatherRanks(const LayerProfile& profile, const Layout& layout);

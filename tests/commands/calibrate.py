@@ -1,6 +1,8 @@
-"""espalier calibrate --gemm-plans, and runs that go by its file: on the emulated module. Its times mean nothing."""
+"""espalier calibrate --gemm-plans, and runs that go by its file; clocks of --steady from a stand-in for NVML. All on the
+emulated module, whose times mean nothing."""
 
 import json
+import os
 import pathlib
 import re
 import tempfile
@@ -217,6 +219,24 @@ class Calibrate(unittest.TestCase):
             changed = [product | {"algorithm": algorithm} for product, algorithm in zip(products, algorithms)]
             self.plans.write_text(json.dumps(plans | {"gemms": changed}))
             self.refused(message, status=4)
+
+    def test_clocks_of_a_load(self):
+        # A kernel must move 32 MiB, so that the rate of the memory is known.
+        calibrate = ["calibrate", str(self.folder / "c.toml"), "--deck", DECK, "--steady", "1", *ON_GPU, *TINY,
+                     "model.vocab=100003"]
+        done = launch(1, calibrate)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("clocks      not known: there is no libnvidia-ml.so.1\n", done.stdout)
+        os.symlink(os.environ["NVML_STAND_IN"], self.folder / "libnvidia-ml.so.1")
+        before = ENVIRONMENT.get("LD_LIBRARY_PATH", "")
+        ENVIRONMENT.update(LD_LIBRARY_PATH=f"{self.folder}:{before}", NVML_HOT="1")
+        self.addCleanup(lambda: ENVIRONMENT.update(LD_LIBRARY_PATH=before) or ENVIRONMENT.pop("NVML_HOT"))
+        calibrate[1] = str(self.folder / "hot.toml")
+        done = launch(1, calibrate)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        said = re.search(r"^clocks      (\d+) MHz, (\d+) W of 700 W \(burst\), 1155 MHz, 700 W of 700 W \(steady\)$",
+                         done.stdout, re.M)
+        self.assertTrue(said and 1155 < int(said[1]) <= 1410 and 512 <= int(said[2]) < 700, done.stdout)
 
     def test_the_fastest_attention_backward(self):
         deck = ["--deck", DECK, "precision.compute=bf16", "model.head_dim=8"]

@@ -1,4 +1,6 @@
-// A stand-in for NVML with one GPU. NVML_ILL: it reports faults. NVML_BROKEN: the driver does not answer.
+// A stand-in for NVML with one GPU. NVML_ILL: it reports faults. NVML_BROKEN: the driver does not answer. NVML_HOT: its
+// clock falls after a while, since it draws as much power as it may.
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -7,6 +9,12 @@ namespace {
 int gpu = 0;
 
 bool IsSet(const char* name) { return std::getenv(name) != nullptr; }
+
+/// Some time after the first call.
+bool IsHot() {
+  static const auto began = std::chrono::steady_clock::now();
+  return IsSet("NVML_HOT") && std::chrono::steady_clock::now() - began > std::chrono::milliseconds(300);
+}
 
 struct Pci {
   char old_bus_id[16];
@@ -31,6 +39,19 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned, void** device) {
   *device = &gpu;
   return 0;
 }
+/// That of the first emulated GPU.
+int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, void** device) {
+  *device = &gpu;
+  return std::strcmp(bus_id, "0000:01:00.0") == 0 ? 0 : 6;
+}
+int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
+  *milliwatts = IsHot() ? 699'500 : 512'000;
+  return 0;
+}
+int nvmlDeviceGetEnforcedPowerLimit(void*, unsigned* milliwatts) {
+  *milliwatts = 700'000;
+  return 0;
+}
 int nvmlDeviceGetName(void*, char* name, unsigned size) {
   std::strncpy(name, "a GPU of a test", size);
   return 0;
@@ -44,7 +65,7 @@ int nvmlDeviceGetMemoryInfo(void*, Memory* memory) {
   return 0;
 }
 int nvmlDeviceGetClockInfo(void*, int type, unsigned* clock) {
-  *clock = type == 1 ? 1410 : 0;
+  *clock = type != 1 ? 0 : IsHot() ? 1155 : 1410;
   return 0;
 }
 int nvmlDeviceGetMaxClockInfo(void*, int type, unsigned* clock) {

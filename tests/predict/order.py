@@ -15,16 +15,22 @@ DECKS = {
     "llama/8b": ["llama/8b.toml"],
     "llama/405b": ["llama/405b.toml"],
     "qwen/qwen3-30b-a3b": ["qwen/qwen3-30b-a3b.toml"],
+    "gpt2/124m": ["gpt2/124m.toml"],
+    "gpt2/1.5b": ["gpt2/1.5b.toml"],
     "GPT-3 6.7B": ["gpt2/1.5b.toml", "model.layers=32", "model.dim=4096", "model.heads=32", "model.ffn_dim=16384",
                    "model.vocab=51200", "model.seq_len=2048", "model.tie_embeddings=false", "parallel.dp_shard=1",
                    "batch.global=64"],
 }
-L70, L8, L405, QWEN, GPT3 = DECKS
+L70, L8, L405, QWEN, GPT124, GPT1500, GPT3 = DECKS
 JOINT, STRIPS, AUTOMATIC = "overlap.interleave=true", "overlap.tensor_strips=2", "overlap.tensor_strips=0"
 ONE, TWO = "batch.micro=1", "batch.micro=2"
 KEEP, FULL, LONG = "recompute.mode=none", "recompute.mode=full", "model.seq_len=65536"
 GATHER = "parallel.context=all_gather"
 ANY_SIZES = "run.deterministic=false"
+
+
+def schedule(name, chunks=2):
+    return [f"pipeline.schedule={name}", f"pipeline.chunks={chunks}"]
 
 
 def degrees(**axes):
@@ -75,6 +81,16 @@ ROWS = [
     Row("tp on 2 nodes", A100_4, 16, GPT3, *degrees(tp=8, pp=2), ONE, JOINT, test=True),
     Row("cp on 4 nodes", A100, 32, L8, *degrees(cp=4, tp=8), GATHER, LONG, FULL, "batch.global=8"),
     Row("ep on 2 nodes", A100, 16, QWEN, *degrees(ep=16), "batch.global=64"),
+    Row("near", H100, 256, L70, *degrees(tp=8, pp=8), *schedule("interleaved"), KEEP, JOINT),
+    Row("near", H100, 64, L8, *degrees(tp=2, cp=4, pp=4), GATHER, *schedule("dualpipev")),
+    Row("cp on 2 nodes", H100, 64, L8, *degrees(tp=4, cp=4, pp=4), GATHER, *schedule("zb-h1", 1)),
+    Row("tp on 2 nodes", H100, 64, L8, *degrees(tp=16, pp=4), *schedule("dualpipev")),
+    Row("tp on 2 nodes", A100_4, 32, L8, *degrees(tp=8, pp=4), *schedule("zbv"), TWO, STRIPS),
+    Row("cp on 2 nodes", A100_4, 32, L8, *degrees(cp=8, pp=4), GATHER, *schedule("zb-interleaved")),
+    Row("near", A100, 256, L70, *degrees(tp=8, pp=8), *schedule("interleaved"), KEEP, JOINT),
+    Row("near", A100, 8, GPT124, *degrees(tp=4), "batch.micro=8", STRIPS),
+    Row("tp on 2 nodes", A100_4, 6, GPT124, *degrees(tp=6, dp_shard=1), "batch.micro=8", STRIPS),
+    Row("cp on 2 nodes", A100_4, 8, GPT1500, *degrees(cp=8, dp_shard=1), GATHER, "batch.global=64", "batch.micro=4"),
 ]
 
 

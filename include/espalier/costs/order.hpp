@@ -14,8 +14,8 @@ namespace espalier {
 /// Throws UserError (kDeck) as LoadCluster does, with the name of the key.
 void ReadCosts(Deck& deck);
 
-/// The times of a cluster, whose file people know as `path`.
-std::shared_ptr<const OpTimes> TimesOf(const Cluster& cluster, const std::string& path);
+/// The times of a cluster, whose file people know as `path`. Times of sums follow run.deterministic.
+std::shared_ptr<const OpTimes> TimesOf(const Cluster& cluster, const std::string& path, const Deck& deck);
 
 /// Reads the file of pipeline.file into Deck::Pipeline::of_file, if pipeline.schedule is "file". Must come before the
 /// deck is compiled. Throws UserError as ReadScheduleFile does, with the name of the key.

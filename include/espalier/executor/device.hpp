@@ -25,6 +25,8 @@ class Device {
   virtual bool Computes() const { return true; }
   /// For messages: "NVIDIA H200, 0000:1b:00.0".
   virtual std::string Describe() const = 0;
+  /// The PCI address of a GPU, "0000:1b:00.0"; empty for other devices.
+  virtual std::string BusId() const { return ""; }
   /// Everything on this rank that may change the last bits of a result: processor or GPU, libraries, threads.
   virtual std::string Conditions() const = 0;
   /// Device memory of this rank outside its arena. On a CPU: the high-water mark without the staging buffer. On a GPU:

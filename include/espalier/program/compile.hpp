@@ -103,6 +103,9 @@ std::map<int, Program> MakePrograms(const Compilation& compilation, const std::v
 /// No value and no arena is larger: the relations of a deck ensure it (src/deck/sizes.cpp). Sums of these do not wrap.
 inline constexpr int64_t kMaxBytes = int64_t{1} << 60;
 
+/// Gradients whose messages the end of a job leaves open are added after so many layers with matmuls of the next job.
+inline constexpr int kLayersUnderLateSums = 2;
+
 /// Orders the lanes: an instruction waits for the last writer of the bytes it reads, and for the last readers and
 /// writer of the bytes it overwrites, if these run on other lanes.
 void PlanWaits(Program& program);

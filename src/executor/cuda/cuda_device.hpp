@@ -15,6 +15,7 @@ class CudaDevice final : public Device {
 
   DeviceKind Kind() const override { return DeviceKind::kCuda; }
   std::string Describe() const override { return gpu_.name + ", " + gpu_.bus_id; }
+  std::string BusId() const override { return gpu_.bus_id; }
   std::string Conditions() const override;
   int64_t OutsideBytes(int64_t arena_bytes, int64_t staging_bytes) const override;
   void Profile(Profiling profiling) const override;

@@ -1,33 +1,17 @@
 #include "train/health/facts.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
-#include <sstream>
 
 #include "espalier/executor/peak_rate.hpp"
 #include "espalier/train/threads.hpp"
 #include "espalier/util/host_name.hpp"
-#include "espalier/util/input_file.hpp"
 #include "espalier/util/memory.hpp"
+#include "train/health/clocks.hpp"
 #include "train/measuring/machine.hpp"
 
 namespace espalier {
 namespace {
-
-/// "cpu MHz : 2400.000" of each processor, in their order.
-double MeanClock(const std::vector<int>& cores) {
-  std::istringstream lines(ReadSystemFile("/proc/cpuinfo"));
-  std::vector<double> clocks;
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with("cpu MHz")) clocks.push_back(std::atof(line.substr(line.find(':') + 1).c_str()));
-  double sum = 0;
-  for (const int core : cores) {
-    if (core >= std::ssize(clocks)) return 0;
-    sum += clocks[static_cast<size_t>(core)];
-  }
-  return cores.empty() ? 0 : sum / static_cast<double>(cores.size());
-}
 
 /// How many folders /sys/devices/system/node/nodeN have a link to one of the cores.
 int CountNumaNodes(const std::vector<int>& cores) {

@@ -7,21 +7,6 @@
 #include <utility>
 
 namespace espalier {
-namespace {
-
-/// NVML's types and numbers, from its documentation: hosts without a GPU have no header.
-using NvmlDevice = void*;
-struct NvmlMemory {
-  unsigned long long total, free, used;
-};
-struct NvmlPci {
-  char old_bus_id[16];
-  unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
-  char bus_id[32];
-};
-constexpr int kClockOfMultiprocessors = 1, kUncorrected = 1, kSinceDriverWasLoaded = 0;
-constexpr std::pair<unsigned long long, const char*> kSlowdowns[] = {
-    {0x8, "hardware"}, {0x20, "heat (software)"}, {0x40, "heat"}, {0x80, "power brake"}};
 
 /// The library; an empty one if this host has none.
 class Nvml {
@@ -35,6 +20,7 @@ class Nvml {
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
+  bool IsMissing() const { return library_ == nullptr; }
   bool Answers() const { return library_ != nullptr && problem_.empty(); }
   const std::string& problem() const { return problem_; }
 
@@ -54,12 +40,30 @@ class Nvml {
   std::string problem_;
 };
 
+namespace {
+
+/// NVML's types and numbers, from its documentation: hosts without a GPU have no header.
+using NvmlDevice = void*;
+struct NvmlMemory {
+  unsigned long long total, free, used;
+};
+struct NvmlPci {
+  char old_bus_id[16];
+  unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+  char bus_id[32];
+};
+constexpr int kClockOfMultiprocessors = 1, kUncorrected = 1, kSinceDriverWasLoaded = 0;
+constexpr unsigned long long kPowerLimit = 0x4;
+constexpr std::pair<unsigned long long, const char*> kSlowdowns[] = {
+    {0x8, "hardware"}, {0x20, "heat (software)"}, {0x40, "heat"}, {0x80, "power brake"}};
+
 GpuFacts FactsOf(const Nvml& nvml, NvmlDevice device) {
   GpuFacts facts;
   std::array<char, 96> name{};
   NvmlPci pci{};
   NvmlMemory memory{};
-  unsigned clock = 0, most_clock = 0, corrected = 0, uncorrected = 0, pending = 0, failed = 0;
+  unsigned clock = 0, most_clock = 0, corrected = 0, uncorrected = 0, pending = 0, failed = 0, milliwatts = 0,
+           most_milliwatts = 0;
   unsigned long long errors = 0, slowdowns = 0;
   nvml.Call("nvmlDeviceGetName", device, name.data(), static_cast<unsigned>(name.size()));
   nvml.Call("nvmlDeviceGetPciInfo_v3", device, &pci);
@@ -69,6 +73,8 @@ GpuFacts FactsOf(const Nvml& nvml, NvmlDevice device) {
   nvml.Call("nvmlDeviceGetTotalEccErrors", device, kUncorrected, kSinceDriverWasLoaded, &errors);
   nvml.Call("nvmlDeviceGetRemappedRows", device, &corrected, &uncorrected, &pending, &failed);
   nvml.Call("nvmlDeviceGetCurrentClocksThrottleReasons", device, &slowdowns);
+  nvml.Call("nvmlDeviceGetPowerUsage", device, &milliwatts);
+  nvml.Call("nvmlDeviceGetEnforcedPowerLimit", device, &most_milliwatts);
   facts.name = name.data();
   facts.bus_id = pci.bus_id;
   facts.free_bytes = static_cast<int64_t>(memory.free);
@@ -81,6 +87,9 @@ GpuFacts FactsOf(const Nvml& nvml, NvmlDevice device) {
   facts.remap_failed = failed != 0;
   for (const auto& [bit, what] : kSlowdowns)
     if ((slowdowns & bit) != 0) facts.slowed_by.emplace_back(what);
+  facts.watts = milliwatts / 1e3;
+  facts.most_watts = most_milliwatts / 1e3;
+  facts.at_power_limit = (slowdowns & kPowerLimit) != 0;
   return facts;
 }
 
@@ -102,5 +111,15 @@ NodeGpus ReadGpus() {
   }
   return found;
 }
+
+GpuReader::GpuReader(const std::string& bus_id) : library_(std::make_unique<Nvml>()) {
+  problem_ = library_->IsMissing() ? "there is no libnvidia-ml.so.1" : library_->problem();
+  if (!problem_.empty()) return;
+  const char* function = "nvmlDeviceGetHandleByPciBusId_v2";
+  problem_ = Nvml::ProblemOf(function, library_->Call(function, bus_id.c_str(), &device_));
+}
+GpuReader::~GpuReader() = default;
+
+GpuFacts GpuReader::Read() const { return FactsOf(*library_, device_); }
 
 }  // namespace espalier

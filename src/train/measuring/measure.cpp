@@ -2,6 +2,7 @@
 #include "espalier/train/measure.hpp"
 
 #include <fmt/core.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
@@ -183,6 +184,13 @@ class Calibration {
         fmt::format("load        {:.0f} s, {} steps: {:.4g} ms in the first twentieth (burst), {:.4g} ms in the last "
                     "quarter (steady): sustained share {:.3f}",
                     load.seconds, load.steps, load.burst_ms, load.steady_ms, load.Share()));
+    const std::string burst = Describe(load.burst), steady = Describe(load.steady);
+    Say(burst.empty() ? fmt::format("clocks      not known: {}", load.no_clocks)
+                      : fmt::format("clocks      {} (burst), {} (steady){}", burst, steady,
+                                    world_.Size() > 1 ? "; means of all ranks" : ""));
+    const std::string cause = CauseOfLoss(load.Share(), load.burst, load.steady);
+    if (!cause.empty() && IsRankZero())
+      spdlog::warn("the steady rate is {:.1f} % below the burst: {}", 100 * (1 - load.Share()), cause);
   }
 
   void Finish() {

@@ -17,8 +17,9 @@ namespace {
 
 constexpr int kWarmUpSteps = 2, kMinSteps = 5, kMaxSteps = 30;
 constexpr double kEnoughMs = 3000;
-constexpr double kBurst = 0.05, kSteady = 0.25;    // parts of a load that are compared
-constexpr int64_t kManyBytes = int64_t{32} << 20;  ///< larger than the caches of a core
+constexpr double kBurst = 0.05, kSteady = 0.25;        // parts of a load that are compared
+constexpr double kSamples = 100, kLeastPeriodMs = 10;  // of clocks during a load
+constexpr int64_t kManyBytes = int64_t{32} << 20;      ///< larger than the caches of a core
 
 /// The results of one rank.
 struct RankResult {
@@ -33,6 +34,7 @@ class Measuring {
   Measuring(const Deck& deck, World& world, MpiWorld* mpi, Device& device)
       : deck_(deck),
         world_(world),
+        device_(device),
         programs_(deck, world, mpi, device),
         times_(programs_.training().program(), programs_.coordinate()),
         transfers_(programs_, world),
@@ -83,6 +85,7 @@ class Measuring {
   /// Steps that nothing interrupts, so that clocks settle as they do in a run.
   void Load(double seconds) {
     std::vector<double> begin_ms, step_ms;
+    ClockWatch watch(device_.BusId(), std::max(1e3 * seconds / kSamples, kLeastPeriodMs));
     const auto began = std::chrono::steady_clock::now();
     do {
       begin_ms.push_back(MillisecondsSince(began));
@@ -95,7 +98,21 @@ class Measuring {
         if (from * end_ms <= begin_ms[i] && begin_ms[i] < to * end_ms) within.push_back(step_ms[i]);
       return within.empty() ? step_ms.back() : MedianOf(within);
     };
-    load_ = {end_ms / 1e3, static_cast<int>(step_ms.size()), median(0, kBurst), median(1 - kSteady, 1)};
+    const std::vector<ClockSample> samples = watch.Stop();
+    load_ = {.seconds = end_ms / 1e3,
+             .steps = static_cast<int>(step_ms.size()),
+             .burst_ms = median(0, kBurst),
+             .steady_ms = median(1 - kSteady, 1),
+             .burst = MeanOfRanks(MeansOf(samples, 0, kBurst * end_ms)),
+             .steady = MeanOfRanks(MeansOf(samples, (1 - kSteady) * end_ms, end_ms)),
+             .no_clocks = watch.problem()};
+  }
+
+  /// On rank 0.
+  ClockMeans MeanOfRanks(const ClockMeans& mine) const {
+    std::vector<ClockMeans> ranks;
+    for (const std::string& packed : world_.Gather(Pack(mine))) ranks.push_back(Unpack<ClockMeans>(packed));
+    return MeansOf(ranks);
   }
 
   void TimedStep() {
@@ -111,6 +128,7 @@ class Measuring {
 
   const Deck& deck_;
   World& world_;
+  const Device& device_;
   Programs programs_;
   KernelTimes times_;
   TransferTimes transfers_;

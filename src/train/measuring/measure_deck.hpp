@@ -8,6 +8,7 @@
 #include "espalier/costs/cost_table.hpp"
 #include "espalier/deck/deck.hpp"
 #include "espalier/executor/device.hpp"
+#include "train/health/clocks.hpp"
 
 namespace espalier {
 
@@ -17,6 +18,9 @@ struct SteadyLoad {
   int steps = 0;
   double burst_ms = 0;   ///< median of the steps that began in the first twentieth
   double steady_ms = 0;  ///< of those in the last quarter
+  /// Meanwhile: means of all ranks.
+  ClockMeans burst, steady;
+  std::string no_clocks;  ///< why the clocks of this rank are not known; empty: they are
   /// The rate that is left: burst_ms / steady_ms, at most 1.
   double Share() const { return burst_ms < steady_ms ? burst_ms / steady_ms : 1; }
 };

@@ -60,6 +60,28 @@ TEST(Order, TimesAreThoseOfTheFileAndOfThePlaceOnNodes) {
   EXPECT_GT(kernels, 0);
 }
 
+TEST(Order, ASwitchDoesNotAddWithRunDeterministic) {
+  const ClusterFiles files;
+  std::string text = WithLinks(2, 1000, 10);
+  text.insert(text.find("[node]") + 6, "\nall_reduce_bytes_per_us = [[2, 4000]]");
+  const std::string file = files.Write("switch.toml", text);
+  const std::vector<std::string> overrides = {"parallel.tp=2", "parallel.sequence_parallel=false", "model.layers=1"};
+  const auto microseconds = [&](const char* deterministic) {
+    std::vector<std::string> keys = overrides;
+    keys.emplace_back(deterministic);
+    const Deck deck = WithCosts(file, keys);
+    const Compilation c = Compile(deck, 2, Purpose::kTrain);
+    double sums = 0, others = 0;
+    for (const Op& op : c.graph->ops)
+      (op.kind == OpKind::kAllReduce ? sums : others) += TimesOf(deck).Of(*c.graph, op, c.mesh);
+    return std::pair(sums, others);
+  };
+  const auto [ordered, others] = microseconds("run.deterministic=true");
+  const auto [by_switches, the_same] = microseconds("run.deterministic=false");
+  EXPECT_LT(by_switches, 0.9 * ordered);
+  EXPECT_EQ(others, the_same);
+}
+
 TEST(Order, OriginFollowsTheContentsAndNotTheComments) {
   const ClusterFiles files;
   const auto origin = [&](const std::string& text) {

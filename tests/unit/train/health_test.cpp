@@ -1,9 +1,12 @@
-// The health of nodes: rounds of pairs, and what the figures of a job make an outlier.
+// The health of nodes: rounds of pairs, what the figures of a job make an outlier, and clocks under load.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <set>
 
+#include "train/health/clocks.hpp"
 #include "train/health/judge.hpp"
 
 namespace espalier {
@@ -141,6 +144,59 @@ TEST_F(JobOfFourNodes, NamesWhatAGpuReports) {
   EXPECT_THAT(HealthTable(health_, nullptr), AllOf(HasSubstr("1980/1000"), HasSubstr("H100")));
   health_.ranks[0].gpu_problem = "nvmlInit_v2 fails with status 9";
   EXPECT_THAT(Found(), testing::Contains("host1: NVML: nvmlInit_v2 fails with status 9"));
+}
+
+using Shares = std::vector<std::pair<std::string, double>>;
+
+TEST(Clocks, MeansAreOfTheirTimeAndOfAllRanks) {
+  const std::vector<ClockSample> samples = {{0, 1980, 400, 700},
+                                            {10, 1900, 500, 700, {"power limit"}},
+                                            {20, 1700, 700, 700, {"power limit", "heat"}},
+                                            {30, 1600, 680, 700, {"power limit"}}};
+  const ClockMeans first = MeansOf(samples, 0, 20), last = MeansOf(samples, 20, 40);
+  EXPECT_DOUBLE_EQ(first.mhz, 1940);
+  EXPECT_DOUBLE_EQ(first.watts, 450);
+  EXPECT_EQ(first.held_by, (Shares{{"power limit", 0.5}}));
+  EXPECT_EQ(last.held_by, (Shares{{"heat", 0.5}, {"power limit", 1}}));
+  EXPECT_DOUBLE_EQ(MeansOf(samples, 25, 29).mhz, 1700) << "no sample: the one before";
+  EXPECT_EQ(MeansOf({}, 0, 40).mhz, 0);
+  const ClockMeans all = MeansOf({first, last, first});
+  EXPECT_DOUBLE_EQ(all.mhz, (1940 + 1650 + 1940) / 3.0);
+  ASSERT_EQ(all.held_by.size(), 2U);
+  EXPECT_DOUBLE_EQ(all.held_by[1].second, 2 / 3.0);
+  EXPECT_EQ(Describe(last), "1650 MHz, 690 W of 700 W");
+  EXPECT_EQ(Describe({2400}), "2400 MHz");
+  EXPECT_EQ(Describe({}), "");
+}
+
+TEST(Clocks, ACauseIsNamedWhereARateWasLost) {
+  const ClockMeans burst{2000, 500, 700}, capped{1800, 699, 700, {{"heat", 0.25}, {"power limit", 0.75}}};
+  EXPECT_EQ(CauseOfLoss(0.9, burst, capped), "the clock fell by 10.0 %, held down by power limit for 75 % of the time");
+  EXPECT_EQ(CauseOfLoss(0.995, burst, capped), "") << "nothing was lost";
+  EXPECT_THAT(CauseOfLoss(0.9, burst, {1800}), HasSubstr("does not say why"));
+  EXPECT_THAT(CauseOfLoss(0.9, burst, burst), HasSubstr("the clock did not fall"));
+  EXPECT_EQ(CauseOfLoss(0.9, {}, {}), "") << "no clock is known";
+}
+
+TEST(Clocks, CoresAreReadFromTheSystem) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(testing::TempDir()) / "clocks_of_cores";
+  fs::remove_all(root);
+  const auto write = [&](const std::string& path, const std::string& text) {
+    fs::create_directories((root / path).parent_path());
+    std::ofstream(root / path) << text;
+  };
+  EXPECT_EQ(MeanClock({0, 2}, root), 0) << "an unknown system";
+  write("proc/cpuinfo", "processor\t: 0\ncpu MHz\t\t: 2100.500\nprocessor\t: 1\ncpu MHz\t\t: 900.000\n");
+  EXPECT_DOUBLE_EQ(MeanClock({0, 1}, root), 1500.25);
+  EXPECT_EQ(MeanClock({0, 2}, root), 0) << "one that it does not list";
+  write("sys/devices/system/cpu/cpu2/cpufreq/scaling_cur_freq", "3400000\n");
+  EXPECT_DOUBLE_EQ(MeanClock({1, 2}, root), (900 + 3400) / 2.0);
+  CoreReader reader({1, 2}, root);
+  EXPECT_THAT(reader.Read().held_by, IsEmpty());
+  write("sys/devices/system/cpu/cpu2/thermal_throttle/core_throttle_count", "7\n");
+  EXPECT_THAT(reader.Read().held_by, ElementsAre("heat"));
+  EXPECT_THAT(reader.Read().held_by, IsEmpty()) << "once for each time";
 }
 
 }  // namespace

@@ -107,7 +107,26 @@ TEST(PipelineReplay, HidesCommunicationInJointJobs) {
   layout.interleave = true;
   const std::vector<double> joint = PipelineReplay(layout, 8).EndsUs(times, 0, {0, 0});
   // The second stage, which decides, warms up with one forward, so seven of its eight are in joint jobs.
-  EXPECT_NEAR(alternating[0] - joint[0], 7 * (1 - kExposedInJointJobs), 1e-9);
+  EXPECT_NEAR(alternating[0] - joint[0], 7 * (0.5 + 0.5), 1e-9);
+}
+
+TEST(PipelineReplay, ReductionsAreLongerUnderAWAlone) {
+  const auto longer = [](ScheduleKind kind, int chunks) {
+    Layout layout;
+    layout.pp = 2;
+    layout.schedule = kind;
+    layout.chunks = chunks;
+    const auto end = [&](double with_b, double alone) {
+      const std::vector<ChunkTime> times(2 * static_cast<size_t>(chunks), {2, 3, 1, 0, 0, with_b, alone});
+      return PipelineReplay(layout, 6).EndsUs(times, 0, {0, 0})[0];
+    };
+    return std::pair(end(0.5, 0) - end(0, 0), end(0, 0.25) - end(0, 0));
+  };
+  // Seven forwards and backwards follow one another on the way through both stages.
+  EXPECT_EQ(longer(ScheduleKind::k1F1B, 1), std::pair(7 * 0.5, 0.0));
+  const auto [with_b, alone] = longer(ScheduleKind::kZeroBubbleV, 2);
+  EXPECT_EQ(with_b, 0) << "every W is a job of its own";
+  EXPECT_TRUE(8 * 0.25 <= alone && alone <= 12 * 0.25) << alone << ": six microbatches, two chunks, some idle time";
 }
 
 TEST(PipelineReplay, WaitsForTheFirstWeights) {
@@ -132,6 +151,23 @@ TEST(Profile, HasAPartForEachKindOfLayer) {
   EXPECT_LT(both.forward[kFirstKind + 1].us, both.forward[kFirstKind].us);
   EXPECT_EQ(both.memory[kFirstKind].kept, full.memory[kFirstKind].kept);
   EXPECT_EQ(both.prepared, full.prepared);
+}
+
+TEST(Profile, MessagesSlowTheKernelsBesideThemDown) {
+  const auto forward_us = [&](const std::vector<std::string>& overrides, double slowdown) {
+    Cluster cluster = CostsOf("h100-8x400g").cluster();
+    cluster.node_slowdown = slowdown;
+    const Costs costs(cluster);
+    const Deck deck = ShortDeck(overrides);
+    return ProfileLayers(deck, LayoutOf(deck), &costs).forward[kFirstKind];
+  };
+  const std::vector<std::string> strips = {"parallel.tp=2", "batch.micro=2", "overlap.tensor_strips=2"};
+  const PartTime free = forward_us(strips, 0), slow = forward_us(strips, 0.2), slower = forward_us(strips, 0.4);
+  EXPECT_LT(free.us, slow.us);
+  EXPECT_LT(slow.us, slower.us);
+  EXPECT_LT(slower.us, free.us / (1 - 0.4)) << "not all of its kernels run beside messages";
+  EXPECT_LT(slow.joint_us, free.joint_us) << "what a joint job hides slows it down";
+  EXPECT_EQ(forward_us({}, 0.4).us, forward_us({}, 0).us) << "no messages";
 }
 
 TEST(Parts, AreCountedByChunk) {

@@ -4,7 +4,8 @@ As a test it checks what waiting guarantees, and what does not depend on times. 
 predicted and measured step time and exposed communication of every layout below; it wants a machine without other work.
 Each run has eleven steps of about STEP_S seconds. The first is left out, and the medians of the other ten count. The
 exposed communication is that of rank 0, in percent of the step, by the same definition on both sides (BreakDown). Where
-values are on the host, the hidden share of the copies of rank 0 follows.
+values are on the host, the hidden share of the copies of rank 0 follows. `sleep.py ordered [NAME ...]` measures the
+layouts without copies with programs that run.costs has put in order: strips, joint jobs, windows of cp.
 """
 import os, signal, statistics, subprocess, sys, tempfile, time
 
@@ -43,6 +44,19 @@ LAYOUTS = {
 }
 
 
+def ordered(overrides):
+    """The same layout with all that the times of run.costs put in order there."""
+    keys = dict(key.split("=", 1) for key in overrides)
+    more = [f"run.costs={CLUSTER}"]
+    if keys["parallel.tp"] != "1":
+        more.append("overlap.tensor_strips=2")
+    if keys["parallel.pp"] != "1" and keys["pipeline.schedule"] in ("1f1b", "interleaved", "dualpipev"):
+        more.append("overlap.interleave=true")
+    if keys["parallel.cp"] != "1":
+        more.append("parallel.context=all_gather")
+    return [*overrides, *more]
+
+
 def exposed_of(rank):
     return sum(rank["exposed_ms"].values())
 
@@ -56,8 +70,8 @@ def hidden_copies(rank):
 # Measuring.
 
 
-def measure(name):
-    ranks, overrides = LAYOUTS[name]
+def measure(name, changed=lambda overrides: overrides):
+    ranks, overrides = LAYOUTS[name][0], changed(LAYOUTS[name][1])
     with tempfile.TemporaryDirectory() as folder:
         predicted = predict(folder, ranks, overrides)
         dilation = STEP_S * 1e3 / predicted["step_ms"]
@@ -85,11 +99,11 @@ def measure_copies(predicted, metrics):
     return abs(measured - expected)
 
 
-def measure_all(names):
+def measure_all(names, changed=lambda overrides: overrides):
     print(f"{'':<22}{'':>6}{'step, ms':>27}{'error':>9}{'min':>9}{'max':>7}{'exposed, %':>22}")
     print(f"{'layout':<22}{'ranks':>6}{'predicted':>14}{'measured':>13}{'%':>9}{'%':>9}{'%':>7}"
           f"{'predicted':>12}{'measured':>10}")
-    errors = [measure(name) for name in names or LAYOUTS]
+    errors = [measure(name, changed) for name in names]
     print(f"largest error of the step {100 * max(e for e, _ in errors):.2f} %, "
           f"of exposed communication or hidden copies {100 * max(e for _, e in errors):.2f} percentage points")
     return 0 if all(step <= 0.02 and exposed <= 0.03 for step, exposed in errors) else 1
@@ -207,7 +221,9 @@ def check_stop(checks, folder, run):
 
 def main():
     if sys.argv[1:2] == ["measure"]:
-        sys.exit(measure_all(sys.argv[2:]))
+        sys.exit(measure_all(sys.argv[2:] or LAYOUTS))
+    if sys.argv[1:2] == ["ordered"]:
+        sys.exit(measure_all(sys.argv[2:] or [name for name in LAYOUTS if not name.startswith("offload")], ordered))
     checks = Checks()
     checks.each([check_program, check_layouts, check_errors, check_hang])
     checks.finish()

@@ -52,7 +52,10 @@ InstructionCosts::InstructionCosts(const Costs& costs, const Program& program, c
   if (cluster_.merged_matmuls) merged_.emplace(program);
   if (cluster_.recompute_unread) FindUnread();
   for (const Op& op : graph_.ops)
-    if (op.kind == OpKind::kRoute) experts_per_token_ = std::max(experts_per_token_, op.attributes.Number("per_token"));
+    if (op.kind == OpKind::kRoute) {
+      experts_per_token_ = std::max(experts_per_token_, op.attributes.Number("per_token"));
+      experts_ = graph_.value(op.inputs.at(0)).type.shape.back();  // logits
+    }
 }
 
 const InstructionCost& InstructionCosts::Of(const Instruction& instruction) {
@@ -71,13 +74,15 @@ InstructionCost InstructionCosts::Price(const Instruction& instruction) {
     cost.us = costs_.slowest() * (cost.us + GradientPassesUs(op, instruction.accumulate));
     return cost;
   }
-  return CachedCost(op, false, [&] {
+  const bool exchanges = cluster_.exchange_tokens && IsExpertTransfer(graph_, op);
+  const auto transfer = [&] {
     const int64_t bytes = ReducedBytes(op, WireBytes(graph_, op, program_.mesh, coordinate_));
-    InstructionCost cost =
-        cluster_.exchange_tokens && IsExpertTransfer(graph_, op) ? Exchange(op, bytes) : Collective(op, bytes);
+    InstructionCost cost = exchanges ? Exchange(op, bytes) : Collective(op, bytes);
     cost.us += StripOf(op) ? costs_.PackingUs(LocalOpOf(graph_, op, program_.mesh, coordinate_)) : 0;
     return cost;
-  });
+  };
+  // Layers differ in their routing.
+  return exchanges && !costs_.routing().IsBalanced() ? transfer() : CachedCost(op, false, transfer);
 }
 
 template <typename Make>
@@ -106,9 +111,22 @@ double InstructionCosts::RoutedUs(const Op& op, bool accumulate, double us) cons
   LocalOp routed = balanced;
   const Range experts = LocalRange(*type, 0, program_.mesh, coordinate_);
   routed.op.attributes.numbers.at("load") *= costs_.routing().Load(op.layer, experts);
-  const double routed_us = KernelUs(cluster_, routed, accumulate),
+  const double routed_us = KernelUs(cluster_, routed, accumulate, LoadsWithin(op.layer, experts)),
                balanced_us = KernelUs(cluster_, balanced, accumulate);
   return balanced_us > 0 ? us * routed_us / balanced_us : routed_us;
+}
+
+/// Rows of each of these experts, relative to their mean.
+std::vector<double> InstructionCosts::LoadsWithin(int layer, const Range& experts) const {
+  std::vector<double> loads;
+  double mean = 0;
+  for (int64_t e = experts.begin; e < experts.end; ++e) {
+    loads.push_back(costs_.routing().Load(layer, {e, e + 1}));
+    mean += loads.back() / double(experts.Extent());
+  }
+  if (mean == 0) return {};
+  for (double& load : loads) load /= mean;
+  return loads;
 }
 
 double InstructionCosts::MergedUs(const Op& op, const MergedMatmul& group, bool accumulate) const {
@@ -132,10 +150,15 @@ InstructionCost InstructionCosts::Collective(const Op& op, int64_t wire_bytes) c
   return {cost.us, cost.source, place.nodes > 1 ? Port::kNetwork : Port::kNode};
 }
 
-/// The k experts of a token, drawn independently, are among n ranks on n (1 - (1 - 1 / n)^k) on average.
+/// Each of the k experts of a token, drawn independently, is with chance p on a rank that has p of the rows; so the
+/// rank receives 1 - (1 - p)^k of the tokens. All wait for the rank with most rows.
 InstructionCost InstructionCosts::Exchange(const Op& op, int64_t wire_bytes) const {
   const GroupPlace place = PlaceOf(program_.mesh, op.Axes(), coordinate_, cluster_.NearRanks());
-  const double share = 1 - std::pow(1 - 1.0 / place.ranks, experts_per_token_);
+  double most = 1;
+  if (const int64_t each = experts_ / place.ranks; each > 0 && !costs_.routing().IsBalanced())
+    for (int64_t first = 0; first + each <= experts_; first += each)
+      most = std::max(most, costs_.routing().Load(op.layer, {first, first + each}));
+  const double share = 1 - std::pow(1 - std::min(1.0, most / place.ranks), experts_per_token_);
   const Cost cost = costs_.Collective(OpKind::kAllToAll, static_cast<int64_t>(share * double(wire_bytes)), place);
   return {cost.us, cost.source, place.nodes > 1 ? Port::kNetwork : Port::kNode};
 }

@@ -26,6 +26,7 @@ class InstructionCosts {
   InstructionCost Kernel(const Op& op, bool accumulate);
   /// The time of a kernel under the routing, if it takes `us` under a balanced one.
   double RoutedUs(const Op& op, bool accumulate, double us) const;
+  std::vector<double> LoadsWithin(int layer, const Range& experts) const;
   /// Time of the merged GEMM, divided among its parts by FLOPs.
   double MergedUs(const Op& op, const MergedMatmul& group, bool accumulate) const;
   InstructionCost Collective(const Op& op, int64_t wire_bytes) const;
@@ -56,6 +57,7 @@ class InstructionCosts {
   std::vector<std::optional<InstructionCost>> by_op_;  // by op and whether it accumulates
   Signatures signatures_;
   double experts_per_token_ = 0;  ///< of the routers of the program; 0: it has none
+  int64_t experts_ = 0;           ///< the same
   std::map<std::tuple<int, Role, bool>, InstructionCost> by_signature_;  // by signature, role and accumulation
   std::map<const Op*, double> unread_us_;  // cluster.recompute_unread: by the recomputed attention
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "espalier/costs/cluster.hpp"
 #include "espalier/costs/cost_table.hpp"
@@ -22,13 +23,17 @@ struct MatmulShape {
   double result_bytes = 2;     ///< per element of the result: 4 if fp32, 8 if it is added to what is there
   bool aligned = true;         ///< rows of all operands are multiples of 16 bytes
   double scale_bytes = 0;      ///< of blocks of fp8, both operands; other scales are too few to count
+  /// In a grouped matmul the rows of each expert, relative to their mean; empty: all have as many. They are `m`, or
+  /// `k` for the gradient of weights.
+  std::vector<double> loads = {};
+  bool loads_k = false;
 };
 /// Roofline: the slower of the multiplications, by tiles and waves, and of the bytes.
 double MatmulUs(const DeviceModel& device, const MatmulShape& shape);
 /// A matmul of tokens [b, s, k] and a weight, or of two such tensors: the gradient of a weight.
 MatmulShape MatmulShapeOf(const LocalOp& op, bool accumulate);
-/// A grouped matmul with balanced routing: a product for each expert, all of one size.
-MatmulShape GroupedShapeOf(const LocalOp& op, bool accumulate);
+/// A grouped matmul: a product for each expert with rows.
+MatmulShape GroupedShapeOf(const LocalOp& op, bool accumulate, const std::vector<double>& loads = {});
 
 /// Attention or its gradient as fused kernels (FlashAttention: Dao 2023; Shah et al. 2024): flops over the curve of
 /// their rate.
@@ -40,7 +45,7 @@ double PlainAttentionUs(const Cluster& cluster, const LocalOp& op);
 double PlainAttentionAgainUs(const Cluster& cluster, const LocalOp& grad);
 
 /// Any kernel, by the efficiency of the stack and with its launch.
-double KernelUs(const Cluster& cluster, const LocalOp& op, bool accumulate);
+double KernelUs(const Cluster& cluster, const LocalOp& op, bool accumulate, const std::vector<double>& loads = {});
 
 /// As above, for one matmul of this shape.
 double MatmulKernelUs(const Cluster& cluster, const MatmulShape& shape);

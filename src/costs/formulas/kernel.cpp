@@ -28,7 +28,7 @@ double LossPassesUs(const Cluster& cluster, const LocalOp& op) {
   return counts ? MemoryUs(cluster.compute, cluster.loss_passes * 4 * double(Volume(op.inputs.at(0)))) : 0;
 }
 
-double AloneUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
+double AloneUs(const Cluster& cluster, const LocalOp& op, bool accumulate, const std::vector<double>& loads) {
   switch (op.op.kind) {
     case OpKind::kCrossEntropy:
     case OpKind::kCrossEntropyGrad:
@@ -39,7 +39,7 @@ double AloneUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
     case OpKind::kMatmul:
       return MatmulUs(cluster.compute, MatmulShapeOf(op, accumulate));
     case OpKind::kGroupedMatmul:
-      return GroupedUs(cluster, GroupedShapeOf(op, accumulate));
+      return GroupedUs(cluster, GroupedShapeOf(op, accumulate, loads));
     case OpKind::kAttention:
     case OpKind::kAttentionGrad:
       return cluster.attention == AttentionKernels::kPlain ? PlainAttentionUs(cluster, op)
@@ -75,7 +75,7 @@ MatmulShape MatmulShapeOf(const LocalOp& op, bool accumulate) {
   return s;
 }
 
-MatmulShape GroupedShapeOf(const LocalOp& op, bool accumulate) {
+MatmulShape GroupedShapeOf(const LocalOp& op, bool accumulate, const std::vector<double>& loads) {
   const bool of_weights = op.outputs.at(0).size() == 3;
   const Shape& weight = of_weights ? op.outputs[0] : op.inputs.at(1);
   const auto rows = static_cast<int64_t>(FilledShare(op.op.attributes) * double(Volume(op.inputs.at(2))));
@@ -87,6 +87,8 @@ MatmulShape GroupedShapeOf(const LocalOp& op, bool accumulate) {
   s.n = of_weights ? weight[2] : op.outputs[0].back();
   s.k = of_weights ? each : width;
   s.aligned = s.n * size % 16 == 0 && width * size % 16 == 0;
+  if (std::ssize(loads) == s.batch) s.loads = loads;  // with fewer rows than experts each has one
+  s.loads_k = of_weights;
   return s;
 }
 
@@ -95,8 +97,8 @@ double MatmulKernelUs(const Cluster& cluster, const MatmulShape& shape) {
 }
 
 /// GPUs have one batched kernel for the blocks of a matmul; any other kernel is launched once per block of rows.
-double KernelUs(const Cluster& cluster, const LocalOp& op, bool accumulate) {
-  const double us = AloneUs(cluster, op, accumulate);
+double KernelUs(const Cluster& cluster, const LocalOp& op, bool accumulate, const std::vector<double>& loads) {
+  const double us = AloneUs(cluster, op, accumulate, loads);
   if (TakesBlocks(op.op) && cluster.device == DeviceKind::kCuda) return Launched(cluster, us);
   return double(op.blocks) * Launched(cluster, us / double(op.blocks));
 }

@@ -4,7 +4,8 @@
 //   us    = waves 2 rows columns (k / splits + depth) / (peak / units * matmul_share * sustained_share * tile share)
 //
 // `depth` is the fill and drain of a tile, in contracted elements, and `splits` shares out the contraction when there
-// are too few tiles (split-K; partial results pass through memory). The best tile and split are used.
+// are too few tiles (split-K; partial results pass through memory). The best tile and split are used. Matmuls of a
+// group that differ in size share the waves.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -23,8 +24,40 @@ double Rate(const DeviceModel& d, Dtype dtype) {
 
 double CeilOf(int64_t a, int64_t b) { return static_cast<double>((a + b - 1) / b); }
 
+/// The matmuls of a group, each with its own rows.
+std::vector<MatmulShape> PartsOf(const MatmulShape& s) {
+  std::vector<MatmulShape> parts;
+  for (const double load : s.loads) {
+    MatmulShape part = s;
+    part.batch = 1;
+    part.loads.clear();
+    int64_t& rows = s.loads_k ? part.k : part.m;
+    rows = std::llround(load * double(rows));
+    if (rows > 0) parts.push_back(part);
+  }
+  return parts;
+}
+
+/// The units take the tiles of all parts as they come, and none ends before the longest of them.
+double UnequalWavesUs(const DeviceModel& d, const MatmulShape& s, const MatmulTile& tile, int64_t rows, int64_t columns,
+                      int64_t splits) {
+  double tiles = 0, flops = 0, longest = 0, partial_bytes = 0;
+  for (const MatmulShape& part : PartsOf(s)) {
+    const double of_part = double(splits) * CeilOf(part.m, rows) * CeilOf(part.n, columns);
+    const double of_tile = 2.0 * double(rows) * double(columns) * (CeilOf(part.k, splits) + d.matmul_depth);
+    tiles += of_part;
+    flops += of_part * of_tile;
+    longest = std::max(longest, of_tile);
+    if (splits > 1) partial_bytes += 8.0 * double(splits * part.m * part.n);
+  }
+  if (tiles == 0) return 0;
+  const double of_units = std::max(std::ceil(tiles / d.units) * flops / tiles, longest);
+  return of_units / (Rate(d, s.dtype) / d.units * tile.share) + MemoryUs(d, partial_bytes);
+}
+
 double WavesUs(const DeviceModel& d, const MatmulShape& s, const MatmulTile& tile, int64_t rows, int64_t columns,
                int64_t splits) {
+  if (!s.loads.empty()) return UnequalWavesUs(d, s, tile, rows, columns, splits);
   const double tiles = double(s.batch * splits) * CeilOf(s.m, rows) * CeilOf(s.n, columns);
   const double flops = 2.0 * double(rows) * double(columns) * (CeilOf(s.k, splits) + d.matmul_depth);
   const double us = std::ceil(tiles / d.units) * flops / (Rate(d, s.dtype) / d.units * tile.share);

@@ -103,6 +103,21 @@ TEST(GroupedMatmulFormula, TakesTheTimeOfBf16InFp8) {
   EXPECT_NEAR(bf16, MatmulKernelUs(cluster, dense) / 0.36, 0.02 * bf16);
 }
 
+TEST(GroupedMatmulFormula, ExpertsWithUnequalRowsShareTheWaves) {
+  const Cluster cluster = Shipped("h100-8x400g");
+  const LocalOp op = ProductOfExperts(Dtype::kBf16);
+  const auto us = [&](const std::vector<double>& loads) { return KernelUs(cluster, op, false, loads); };
+  const double equal = us({});
+  EXPECT_NEAR(us(std::vector<double>(8, 1)), equal, 1e-9 * equal);
+  // The rows are as many, and a few more tiles are not full.
+  const double uneven = us({2, 1.6, 1.2, 1.001, 0.8, 0.7, 0.5, 0.199});
+  EXPECT_GT(uneven, equal);
+  EXPECT_LT(uneven, 1.15 * equal);
+  EXPECT_NEAR(us({8, 0, 0, 0, 0, 0, 0, 0}), equal, 0.02 * equal);
+  // One row more than a tile for each of seven experts takes seven tiles of rows more.
+  EXPECT_GT(us({7, 1.0 / 7, 1.0 / 7, 1.0 / 7, 1.0 / 7, 1.0 / 7, 1.0 / 7, 1.0 / 7}), equal);
+}
+
 // The fastest shapes reach the best measured rate of any shape: 271, 794, 794 and 1,745 TFLOP/s (MAMF,
 // stas00/ml-engineering).
 TEST(MatmulFormula, ReachesTheBestMeasuredRate) {

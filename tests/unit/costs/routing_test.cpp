@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "espalier/costs/costs.hpp"
+#include "espalier/graph/transfers.hpp"
 #include "espalier/program/compile.hpp"
 #include "source_tree.hpp"
 #include "test_decks.hpp"
@@ -105,6 +107,32 @@ TEST(Routing, KernelsTakeTimeInProportionToTheRowsOfTheRank) {
     for (const OpKind kind : {OpKind::kAttention, OpKind::kRoute})
       EXPECT_EQ(layer.Us(kind, 0, uneven), layer.Us(kind, 0, {})) << Name(kind);
   }
+}
+
+TEST(Routing, ExchangesWaitForTheRankWithMostRows) {
+  const Compilation c = Compile(SmallDeck({"model.layers=2", "experts.count=4", "experts.per_token=2",
+                                           "experts.ffn_dim=8", "parallel.dp_shard=2", "parallel.ep=2"}),
+                                2, Purpose::kTrain);
+  Cluster cluster = LoadCluster(InTree("inputs/clusters/h100-8x400g.toml"));
+  cluster.exchange_tokens = true;
+  cluster.node.base_us = cluster.node.hop_us = 0;
+  cluster.node.share.clear();
+  const Program program = MakeProgram(c, {});
+  const auto of_layers = [&](const Routing& routing) {
+    std::map<int, double> us;
+    const std::vector<InstructionCost> costs = CostInstructions(Costs(cluster, routing), program, {});
+    for (size_t i = 0; i < costs.size(); ++i)
+      if (const Op& op = program.graph->op(program.instructions[i].op); IsExpertTransfer(*program.graph, op))
+        us[op.layer] += costs[i].us;
+    return us;
+  };
+  // Of two experts per token, a rank with half of the rows has at least one for 3/4 of the tokens, one with 3/4 for
+  // 15/16, and one with all rows for all tokens.
+  std::map<int, double> balanced = of_layers({}),
+                        uneven = of_layers(Routing({{}, {5, 1, 1, 1}, {1, 1, 0, 0}}, "by hand"));
+  ASSERT_GT(balanced[1], 0);
+  EXPECT_NEAR(uneven[1] / balanced[1], (15.0 / 16) / (3.0 / 4), 1e-2);
+  EXPECT_NEAR(uneven[2] / balanced[2], 1 / (3.0 / 4), 1e-2);
 }
 
 }  // namespace

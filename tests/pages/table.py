@@ -19,7 +19,7 @@ NOT_RUN = [
     (ANY_PAGE, r"(CXX=\S+ )?meson setup .*|meson (compile|install) .*|ninja .*|(\./)?jobscripts/install_packages\.sh",
      "builds, or installs packages"),
     (ANY_PAGE, r"(tests|bench)/gpu/\S+( [\w. -]+)?", "needs a GPU"),
-    (ANY_PAGE, r"build/espalier (calibrate|run) .*product.plans.*|nsys .*(\n.*)*", "needs a GPU"),
+    (ANY_PAGE, r"build/espalier (calibrate --attention|(calibrate|run) .*gemm.plans).*|nsys .*(\n.*)*", "needs a GPU"),
     ("doc/gpu.md", r"python3 tests/gpu/compare\.py .*", "needs the emulation of GPUs; mpi/emulated.py runs it"),
     (ANY_PAGE, r"(python3 -m )?pip install .*", "installs a package; python/read_runs.py does"),
     (ANY_PAGE, r"espalier-(runs|wandb) .*|python3 -c 'import h5py.*", "needs packages; python/read_runs.py runs it"),

@@ -2,7 +2,7 @@
 // theirs (sends are synchronous, collectives exchange with everyone): an order that could make GPUs wait for each other
 // hangs here, whatever the sizes. Sums are made in rank order, in fp32, rounded once. Calls that NCCL forbids next to
 // graphs, and overlapping memory, are refused. ESPALIER_EMULATED_NCCL_ERROR=RANK:CALL: when a rank has issued so many
-// calls, its communicators report an error.
+// calls, its communicators report an error; RANK:init: it can make none.
 #include <nccl.h>
 
 #include <algorithm>
@@ -372,6 +372,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   std::memcpy(&made, id.internal, sizeof made);
   if (std::strcmp(made.word, EmulatedId().word) != 0) Refuse("a unique id that nobody made");
   if (rank < 0 || rank >= ranks) Refuse("a member outside the communicator");
+  if (espalier::emulation::Switch("ESPALIER_EMULATED_NCCL_ERROR", std::to_string(WorldRank()) + ":") == "init")
+    return ncclSystemError;
   if (ranks == 1) return Made(comm, MPI_COMM_NULL, *config);
   const std::vector<int> members = Meet(made, ranks, rank);
   std::lock_guard lock(MpiState::mutex);

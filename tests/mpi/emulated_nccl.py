@@ -57,6 +57,16 @@ def check_switches(checks, folder):
         checks.that(found == expected, f"switches, {name}: {found}")
 
 
+def check_failed_init(checks, folder):
+    """A communicator that cannot be made is named."""
+    ENVIRONMENT.update(ESPALIER_EMULATED_GPUS="8", ESPALIER_EMULATED_NCCL_ERROR="1:init")
+    done = launch(2, ["run", DECK, "-d", os.path.join(folder, "init"), *BASE, "parallel.tp=2", "run.transport=nccl"])
+    del ENVIRONMENT["ESPALIER_EMULATED_NCCL_ERROR"]
+    named = "making the communicator of ranks 0, 1 for tp failed: an error of emulated NCCL" in done.stdout
+    checks.that(done.returncode == 1 and named, f"a communicator that cannot be made: {done.returncode}" +
+                ("" if named else "\n" + done.stdout))
+
+
 def check_order_of_sums(checks, folder):
     """If switches reduced, the order would change with every call; run.deterministic does not let them."""
     three = ["model.layers=2", "parallel.dp_shard=3", "batch.global=6", "run.transport=nccl", "run.deterministic=true"]
@@ -76,6 +86,7 @@ def main():
     with scratch() as folder:
         check_order_of_sums(checks, folder)
         check_switches(checks, folder)
+        check_failed_init(checks, folder)
     checks.finish()
 
 

@@ -169,7 +169,14 @@ std::vector<ncclComm_t> Communicators::Make(const std::vector<Group>& groups) {
   std::vector<ncclComm_t> made;
   for (size_t i = 0; i < groups.size(); ++i) {
     ncclConfig_t config = ConfigOf(options_.ctas[groups[i].lane]);
-    NCCL_CALL(ncclCommInitRankConfig(&made.emplace_back(), groups[i].ranks.size(), ids[i], groups[i].self, &config));
+    const ncclResult_t code = ncclCommInitRankConfig(&made.emplace_back(), static_cast<int>(groups[i].ranks.size()),
+                                                     ids[i], groups[i].self, &config);
+    if (code != ncclSuccess)
+      FailNccl(__FILE__, __LINE__,
+               fmt::format("making the communicator of ranks {} for {}", fmt::join(groups[i].ranks, ", "),
+                           Name(groups[i].lane))
+                   .c_str(),
+               code);
     made_.push_back(made.back());
   }
   Connect(groups, made);

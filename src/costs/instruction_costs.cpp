@@ -116,7 +116,7 @@ double InstructionCosts::RoutedUs(const Op& op, bool accumulate, double us) cons
   return balanced_us > 0 ? us * routed_us / balanced_us : routed_us;
 }
 
-/// Rows of each of these experts, relative to their mean.
+/// Rows of each of these experts, relative to their mean; none if all have as many.
 std::vector<double> InstructionCosts::LoadsWithin(int layer, const Range& experts) const {
   std::vector<double> loads;
   double mean = 0;
@@ -124,7 +124,8 @@ std::vector<double> InstructionCosts::LoadsWithin(int layer, const Range& expert
     loads.push_back(costs_.routing().Load(layer, {e, e + 1}));
     mean += loads.back() / double(experts.Extent());
   }
-  if (mean == 0) return {};
+  const auto is_mean = [&](double load) { return std::abs(load - mean) <= 1e-9 * mean; };
+  if (mean == 0 || std::ranges::all_of(loads, is_mean)) return {};
   for (double& load : loads) load /= mean;
   return loads;
 }

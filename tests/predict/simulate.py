@@ -266,7 +266,7 @@ def routings(checks):
     other, _ = simulate(keys, 4, "--routing", "skew=0.8", "--seed", "7")
     checks.that(other["step_ms"] != last, "the seed says which experts are popular")
     _, text = simulate([*keys, "parallel.ep=1"], 4, "--routing", "skew=0.8")
-    checks.that("no effect, since parallel.ep = 1" in text, "without ep it has no effect, and the text says so")
+    checks.that("every rank has as many rows, since parallel.ep = 1" in text, "without ep ranks are equal: it is said")
     layers = 4  # of the deck
     with tempfile.TemporaryDirectory() as run:
         path = os.path.join(run, "metrics.jsonl")

@@ -77,8 +77,7 @@ FullestRanks FullestRanksOf(const Routing& routing, const Deck& deck) {
 std::string RoutingText(const Routing& routing, const Deck& deck) {
   if (deck.model.experts.count == 0) return "";
   if (deck.parallel.ep == 1)
-    return routing.IsBalanced() ? ""
-                                : routing.text() + ": no effect, since parallel.ep = 1 gives each rank all experts";
+    return routing.IsBalanced() ? "" : routing.text() + ": every rank has as many rows, since parallel.ep = 1";
   if (routing.IsBalanced()) return "balanced: every rank has equally many rows of experts (--routing)";
   const FullestRanks fullest = FullestRanksOf(routing, deck);
   return fmt::format(

@@ -66,8 +66,10 @@ double Share(double us, const Candidate& candidate) { return kPerCent * us / can
 
 class Printer {
  public:
-  Printer(const TuneResult& result, const TuneCommandOptions& options, const Cluster& cluster, int ranks)
-      : result_(result), options_(options), cluster_(cluster), ranks_(ranks) {}
+  /// `joined`: ChoiceWithJoinedHeads.
+  Printer(const TuneResult& result, const std::optional<Candidate>& joined, const TuneCommandOptions& options,
+          const Cluster& cluster, int ranks)
+      : result_(result), joined_(joined), options_(options), cluster_(cluster), ranks_(ranks) {}
 
   void Print() const {
     const Deck& deck = result_.ranking[0].deck;
@@ -139,6 +141,13 @@ class Printer {
     fmt::print("chosen      {}{}\n", choice.layout, WhyChosen());
     PrintBaseline(choice);
     fmt::print("range       {} ({})\n", RangeText(RangeOf(choice, cluster_)), UncertaintyOf(choice, cluster_).reason);
+    if (joined_)
+      fmt::print(
+          "advice      fusion.join_matmuls = \"{}\" would take {:.4g} s instead of {:.4g} s, peak {:.4g} GB; it "
+          "changes "
+          "rounding\n",
+          DeckName(joined_->deck.fusion.join_matmuls), joined_->step_us / 1e6, choice.step_us / 1e6,
+          double(joined_->peak_bytes) / kGiga);
   }
   /// The gain of the choice over the layouts that are tried first by hand.
   void PrintBaseline(const Candidate& choice) const {
@@ -169,6 +178,7 @@ class Printer {
   }
 
   const TuneResult& result_;
+  const std::optional<Candidate>& joined_;
   const TuneCommandOptions& options_;
   const Cluster& cluster_;
   const int ranks_;
@@ -289,14 +299,19 @@ int TuneCommand(const TuneCommandOptions& options) {
   tune.fixed = options.fixed;
   tune.memory_bytes = costs.cluster().BytesForPrograms() - ReserveOf(options, costs.cluster());
   const TuneResult result = TuneWithOffload(deck, ranks, costs, tune);
+  const std::optional<Candidate> joined = ChoiceWithJoinedHeads(result, ranks, costs, tune);
   const std::optional<FewestRanks> fewest =
       options.fewest ? FindFewestRanks(deck, ranks, costs, tune) : std::optional<FewestRanks>();
   const std::string text = ChosenDeck(result, deck, costs.cluster(), ranks);
   WriteOutput(options.output, text);
   nlohmann::ordered_json json = TuneJson(result, deck, ranks, costs.cluster());
+  json["joined"] = joined ? nlohmann::ordered_json{{"join_matmuls", DeckName(joined->deck.fusion.join_matmuls)},
+                                                   {"step_ms", joined->step_us / 1e3},
+                                                   {"peak_bytes", joined->peak_bytes}}
+                          : nlohmann::ordered_json(nullptr);
   if (options.fewest) json["fewest"] = FewestJson(fewest, result, ranks, costs.cluster());
   WriteOutput(options.json, json.dump(1) + "\n");
-  Printer(result, options, costs.cluster(), ranks).Print();
+  Printer(result, joined, options, costs.cluster(), ranks).Print();
   if (options.fewest) PrintFewest(fewest, result, ranks, costs.cluster());
   if (options.output.empty())
     fmt::print("\n{}", text);

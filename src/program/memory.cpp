@@ -4,16 +4,16 @@
 // (GraphFacts::blocks) begin together, one behind the other; each ends by itself. Pack finds places for all requests
 // (packing.hpp).
 #include <algorithm>
-#include <functional>
 #include <map>
-#include <optional>
 #include <utility>
 
+#include "emitted_ops.hpp"
 #include "espalier/device_memory/workspace.hpp"
 #include "espalier/graph/local_range.hpp"
 #include "espalier/graph/transfers.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/error.hpp"
+#include "in_flight.hpp"
 #include "next_uses.hpp"
 #include "packing.hpp"
 #include "planners.hpp"
@@ -21,15 +21,12 @@
 namespace espalier {
 namespace {
 
-class MemoryPlanner {
+class MemoryPlanner : EmittedOps {
  public:
   MemoryPlanner(Program& program, const Emission& emission, const GraphFacts& facts, const Coordinate& coordinate,
                 const BySpace<int64_t>& reserved_bytes, MemoryTimeline* course)
-      : program_(program),
-        ops_(emission.ops),
-        job_ends_(emission.job_ends),
-        graph_(*program.graph),
-        facts_(facts),
+      : EmittedOps(program, emission, facts),
+        program_(program),
         coordinate_(coordinate),
         reserved_bytes_(reserved_bytes),
         course_(course),
@@ -39,7 +36,6 @@ class MemoryPlanner {
 
   void Run() {
     NumberValues();
-    LinkMicrobatches();
     PlacePersistent();
     FindOverlapEnds();
     FindNextCopies();
@@ -53,7 +49,6 @@ class MemoryPlanner {
       Free(i);
     }
     PackRequests();
-    FindTouchedBytes();
   }
 
  private:
@@ -85,68 +80,6 @@ class MemoryPlanner {
   struct SharedWorkspaces {
     SharedWorkspace of_p, of_s;  // by role
   };
-  /// What ends after instructions to come.
-  template <typename T>
-  class Ends {
-   public:
-    void Add(int after, const T& what) {
-      heap_.push_back({after, what});
-      std::ranges::push_heap(heap_, std::ranges::greater(), &End::after);
-    }
-    /// One that ends after instruction `i`, the first of those to come.
-    std::optional<T> Take(int i) {
-      if (heap_.empty() || heap_.front().after != i) return std::nullopt;
-      std::ranges::pop_heap(heap_, std::ranges::greater(), &End::after);
-      const T what = heap_.back().what;
-      heap_.pop_back();
-      return what;
-    }
-
-   private:
-    struct End {
-      int after;
-      T what;
-    };
-    std::vector<End> heap_;
-  };
-  /// Buffers of a microbatch have a slot from its first instruction on, until the last of them dies. So their number
-  /// grows with the microbatches in flight.
-  class Slots {
-   public:
-    explicit Slots(int microbatches) : of_(static_cast<size_t>(microbatches), kNone) {}
-    int Of(int microbatch) const { return of_[microbatch]; }
-    int Take(int microbatch) {
-      int& slot = of_[microbatch] = count_;
-      if (free_.empty()) return ++count_, slot;
-      slot = free_.back();
-      free_.pop_back();
-      return slot;
-    }
-    void Give(int microbatch) { free_.push_back(std::exchange(of_[microbatch], kNone)); }
-
-   private:
-    std::vector<int> of_;  // by microbatch
-    std::vector<int> free_;
-    int count_ = 0;
-  };
-
-  const Emission::OpAt& OpAt(int i) const { return ops_[i]; }
-  const Op& OpOf(int i) const { return graph_.op(ops_[i].op); }
-  Lane LaneOf(int i) const { return facts_.ops[ops_[i].op].lane; }
-  Role RoleOf(int i) const { return OpOf(i).role; }
-  /// Those of a gather of scalars that are on this stage, or all.
-  const std::vector<int>& InputsOf(int i) {
-    const Op& op = OpOf(i);
-    if (op.kind != OpKind::kGatherStages) return op.inputs;
-    const auto [here, fresh] = gathered_.try_emplace(ops_[i].op);
-    if (fresh)
-      std::ranges::copy_if(op.inputs, std::back_inserter(here->second), [&](int v) { return LivesHere(ValueOf(v)); });
-    return here->second;
-  }
-
-  const Value& ValueOf(int id) const { return graph_.value(id); }
-  const ValueFacts& FactsOf(int id) const { return facts_.values[id]; }
-  Space SpaceOf(int id) const { return ValueOf(id).space; }
 
   /// Numbers the values of this stage: those of the step, and those of a microbatch.
   void NumberValues() {
@@ -163,16 +96,6 @@ class MemoryPlanner {
     if (of_step) return number;
     CHECK(slots_.Of(microbatch) != kNone, "{} of microbatch {} has no buffer now", ValueOf(value).name, microbatch);
     return FirstKey(slots_.Of(microbatch)) + number;
-  }
-  /// The instructions of each microbatch.
-  void LinkMicrobatches() {
-    next_of_microbatch_.resize(ops_.size());
-    first_of_microbatch_.resize(static_cast<size_t>(program_.microbatches), kNone);
-    for (int i = static_cast<int>(ops_.size()) - 1; i >= 0; --i) {
-      if (ops_[i].microbatch < 0) continue;
-      int& first = first_of_microbatch_[ops_[i].microbatch];
-      next_of_microbatch_[i] = std::exchange(first, i);
-    }
   }
   /// Before instruction `i`: a microbatch that begins gets buffers, which know their last uses.
   void Open(int microbatch, int i) {
@@ -248,10 +171,6 @@ class MemoryPlanner {
     const WorkspaceFormula formula = CudaWorkspaceFormula(op.kind);
     if (program_.device != DeviceKind::kCuda || formula == nullptr) return 0;
     return formula(LocalOpOf(graph_, op, program_.mesh, coordinate_));
-  }
-
-  bool LivesHere(const Value& v) const {
-    return v.chunk == kAllChunks || program_.stage_of_chunk[v.chunk] == program_.stage;
   }
 
   /// Buffers that all programs of a deck have at the same offsets: parameters and caches. Then the states of training
@@ -346,11 +265,6 @@ class MemoryPlanner {
     for (int i = next; i >= 0; --i)
       if (LaneOf(i) == Lane::kCopyOut) next_copy_out_[i] = std::exchange(next, i);
   }
-  int EndOfNextJob(int i) const {
-    auto job = std::upper_bound(job_ends_.begin(), job_ends_.end(), i);
-    if (job != job_ends_.end() && std::next(job) != job_ends_.end()) ++job;
-    return (job == job_ends_.end() ? static_cast<int>(ops_.size()) : *job) - 1;
-  }
 
   /// The last instruction that may run concurrently with a collective of a microbatch, or of role P: the one before the
   /// first reader of its outputs, or of their rows in its strip. A collective that passes them on is no reader: whoever
@@ -404,9 +318,6 @@ class MemoryPlanner {
       shared.bytes = std::max(shared.bytes, WorkspaceOf(OpAt(i).op));
       shared.last = RoleOf(i) == Role::kS ? i : std::max(i, std::min(job_ends_.at(1) - 1, overlap_ends_[i]));
     }
-  }
-  static bool HasCollectives(Lane lane) {
-    return lane == Lane::kTp || lane == Lane::kCp || lane == Lane::kEp || lane == Lane::kDp;
   }
 
   void Add(int i) {
@@ -525,26 +436,6 @@ class MemoryPlanner {
     while (const std::optional<int> microbatch = closed_.Take(i)) slots_.Give(*microbatch);
   }
 
-  void FindTouchedBytes() {
-    for (const auto& [op, microbatch] : ops_)
-      if (facts_.ops[op].strip >= 0)
-        if (const auto [place, fresh] = program_.touched.try_emplace(op); fresh)
-          place->second = TouchedBytesOf(graph_.op(op));
-  }
-  TouchedBytes TouchedBytesOf(const Op& op) const {
-    const OperandBoxes boxes = BoxesOf(graph_, op, program_.mesh, coordinate_);
-    const auto ranges = [&](const std::vector<int>& values, const std::vector<std::vector<Box>>& boxes_of) {
-      std::vector<std::vector<ByteRange>> all;
-      for (size_t i = 0; i < values.size(); ++i) {
-        std::vector<ByteRange>& of_operand = all.emplace_back();
-        for (const Box& box : boxes_of[i])
-          of_operand.push_back(espalier::BytesOf(ValueOf(values[i]), box, program_.mesh, coordinate_));
-      }
-      return all;
-    };
-    return {ranges(op.inputs, boxes.inputs), ranges(op.outputs, boxes.outputs)};
-  }
-
   void Count(Space space, MemoryClass memory_class, int64_t bytes, int sign) {
     live_[space][memory_class] += sign * Aligned(bytes);
     live_total_[space] += sign * Aligned(bytes);
@@ -564,10 +455,6 @@ class MemoryPlanner {
   }
 
   Program& program_;
-  const std::vector<Emission::OpAt>& ops_;
-  const std::vector<int>& job_ends_;
-  const Graph& graph_;
-  const GraphFacts& facts_;
   const Coordinate coordinate_;
   const BySpace<int64_t> reserved_bytes_;
   MemoryTimeline* const course_;     // null: not asked for
@@ -578,12 +465,9 @@ class MemoryPlanner {
   BySpace<int64_t> base_{};
   std::vector<Buffer> buffers_;  // by key
   Slots slots_{program_.microbatches};
-  std::vector<int> first_of_microbatch_;        // its first instruction
-  std::vector<int> next_of_microbatch_;         // by instruction
   std::map<int, std::vector<int64_t>> copies_;  // persistent values of microbatches: offsets, by microbatch
   std::vector<int> overlap_ends_;               // by instruction: the last one that may overlap with it
   std::map<int, int> next_copy_out_;            // by copy to the host
-  std::map<int, std::vector<int>> gathered_;    // by gather of scalars: its inputs on this stage
   Ends<Key> deaths_;
   Ends<Workspace> released_;
   Ends<int> closed_;                       // slots: their microbatches
@@ -599,6 +483,7 @@ class MemoryPlanner {
 void PlanMemory(Program& program, const Emission& emission, const GraphFacts& facts, const Coordinate& coordinate,
                 const BySpace<int64_t>& reserved_bytes, MemoryTimeline* course) {
   MemoryPlanner(program, emission, facts, coordinate, reserved_bytes, course).Run();
+  FindTouchedBytes(program, emission, facts, coordinate);
 }
 
 BySpace<int64_t> StateBytes(const Program& program) {

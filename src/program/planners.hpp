@@ -23,4 +23,8 @@ struct Emission {
 void PlanMemory(Program& program, const Emission& emission, const GraphFacts& facts, const Coordinate& coordinate,
                 const BySpace<int64_t>& reserved_bytes, MemoryTimeline* course);
 
+/// Fills Program::touched.
+void FindTouchedBytes(Program& program, const Emission& emission, const GraphFacts& facts,
+                      const Coordinate& coordinate);
+
 }  // namespace espalier

@@ -178,8 +178,7 @@ void Clocks::ArriveAtPair(int clock, int lane) {
         DescribeHead(world_, clocks_, sender, kPpSend), DescribeHead(world_, clocks_, receiver, kPpRecv));
   Meeting& t = transfers_[groups_ + static_cast<size_t>(sender)];
   t.first = receiver;
-  t.work_us = std::max(s.costs->Of(s.HeadOf(kPpSend)).us,
-                       r.costs->Of(r.HeadOf(kPpRecv)).us);
+  t.work_us = std::max(s.costs->Of(s.HeadOf(kPpSend)).us, r.costs->Of(r.HeadOf(kPpRecv)).us);
   t.slow = std::max(world_.clocks[static_cast<size_t>(sender)].slow_links,
                     world_.clocks[static_cast<size_t>(receiver)].slow_links);
   Begin(groups_ + static_cast<uint32_t>(sender));

@@ -39,8 +39,7 @@ ItemCosts InLaneOrder(const LaneItems& items, const std::vector<InstructionCost>
     const auto key = [](const InstructionCost& c) { return std::tuple(c.us, c.port, c.beside); };
     uint32_t& number = last[static_cast<size_t>(items.items[i].op)];
     if (number >= in_order.different.size() || key(in_order.different[number]) != key(cost)) {
-      const auto [known, fresh] =
-          numbers.try_emplace(key(cost), static_cast<uint32_t>(in_order.different.size()));
+      const auto [known, fresh] = numbers.try_emplace(key(cost), static_cast<uint32_t>(in_order.different.size()));
       if (fresh) in_order.different.push_back(cost);
       number = known->second;
     }

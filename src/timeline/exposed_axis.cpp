@@ -33,8 +33,7 @@ int ExposedAxis(const LaneHeads& heads) {
     const LaneBits before = visited;
     visited |= reached;
     for (Lane lane : kLanes)
-      if ((visited & ~before & Bit(lane)) != 0 && heads.head[lane])
-        reached |= Awaited(*heads.head[lane], heads.done);
+      if ((visited & ~before & Bit(lane)) != 0 && heads.head[lane]) reached |= Awaited(*heads.head[lane], heads.done);
   }
   for (Lane lane : kLanes)
     if (lane != Lane::kCompute && (reached & Bit(lane)) != 0 && heads.transferring[lane])

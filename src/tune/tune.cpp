@@ -440,6 +440,22 @@ TuneResult TuneWithOffload(const Deck& deck, int ranks, const Costs& costs, cons
   CHECK(false, "the last choice returns or throws");
 }
 
+std::optional<Candidate> ChoiceWithJoinedHeads(const TuneResult& result, int ranks, const Costs& costs,
+                                               const TuneOptions& options) {
+  Candidate joined = result.ranking.at(result.choice);
+  if (joined.deck.fusion.join_matmuls != JoinMatmuls::kNever) return std::nullopt;
+  joined.deck.fusion.join_matmuls = JoinMatmuls::kHeads;
+  const int64_t memory_bytes = options.memory_bytes > 0 ? options.memory_bytes : costs.cluster().BytesForPrograms();
+  const Trial trial = Try(joined.deck, ranks, costs, memory_bytes);
+  if (!trial.fits || !trial.why_not.empty() || trial.step_us >= joined.step_us) return std::nullopt;
+  joined.peak_bytes = trial.peak_bytes;
+  joined.step_us = trial.step_us;
+  joined.breakdown = trial.breakdown;
+  joined.measured_share = trial.measured_share;
+  joined.limit = LimitOf(trial.breakdown, trial.step_us);
+  return joined;
+}
+
 std::optional<FewestRanks> FindFewestRanks(const Deck& deck, int ranks, const Costs& costs, TuneOptions options) {
   options.simulated = kSimulatedForFewest;
   for (int fewer = 1; fewer < ranks; fewer *= 2) try {

@@ -3,9 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <span>
 #include <map>
 #include <set>
+#include <span>
 
 #include "espalier/util/error.hpp"
 

@@ -74,6 +74,41 @@ def the_written_deck_is_the_choice(checks, folder):
                     f"{ranks} ranks: {step} ms are simulated, {choice['step_ms']} ms were predicted")
 
 
+def the_best_conventional_layout_is_beside_it(checks, folder):
+    found, _, text = tune(folder, 8, *FIX)
+    conventional = [i for i, row in enumerate(found["ranking"])
+                    if (row["mesh"]["pp"] == 1 or "1f1b" in row["layout"] or "interleaved" in row["layout"])
+                    and "interleave " not in row["layout"] and row["mesh"]["cp"] == row["mesh"]["dp_replicate"] == 1]
+    checks.that(found["baseline"] == conventional[0], f"{found['baseline']} is the baseline, {conventional} could be")
+    best, choice = found["ranking"][found["baseline"]], found["ranking"][found["choice"]]
+    line = next(line for line in text.splitlines() if line.startswith("baseline "))
+    same = found["baseline"] == found["choice"]
+    steps = [] if same else [f"{row['step_ms'] / 1e3:.4g} s" for row in (best, choice)]
+    checks.that(all(step in line for step in steps), f"{steps} are in: {line}")
+    checks.that(("is the best conventional one" in line) == same, line)
+
+
+def joined_heads_are_an_advice(checks, folder):
+    found, best, text = tune(folder, 8, *FIX)
+    joined, choice = found["joined"], found["ranking"][found["choice"]]
+    with open(best) as file:
+        checks.that("join_matmuls" not in file.read(), "the written deck joins nothing")
+    both = os.path.join(folder, "both.toml")
+    with open(both, "w") as file:
+        file.write(f'include = ["{LLAMA}", "{best}"]\n')
+    join = f"fusion.join_matmuls={joined['join_matmuls']}"
+    step = predicted("simulate", both, 8, "--cluster", A100, join)["step_ms"]
+    checks.that(step < choice["step_ms"] and abs(step - joined["step_ms"]) <= 1e-9 * step,
+                f"{step} ms are simulated, {joined['step_ms']} ms were predicted instead of {choice['step_ms']}")
+    peak = predicted("plan", both, 8, "run.device=cuda", join)["peak_bytes"]
+    checks.that(peak == joined["peak_bytes"], f"a peak of {peak} is planned, {joined['peak_bytes']} was predicted")
+    words = (f"would take {joined['step_ms'] / 1e3:.4g} s instead of {choice['step_ms'] / 1e3:.4g} s, "
+             f"peak {joined['peak_bytes'] / 1e9:.4g} GB; it changes rounding")
+    checks.that(words in text, f"the text says {words}: {text}")
+    found, _, text = tune(folder, 8, *FIX, join)
+    checks.that(found["joined"] is None and "advice" not in text, "a deck that joins them needs no advice")
+
+
 def plan_search_is_tune(checks, folder):
     found, best, _ = tune(folder, 8, *FIX)
     with open(best) as file:
@@ -162,9 +197,9 @@ def what_does_not_fit_has_neighbours(checks, folder):
 def main():
     checks = Checks()
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    for check in (the_ranking_adds_up, the_written_deck_is_the_choice, plan_search_is_tune, fixed_keys_stay,
-                  reserve_stays_free, errors_are_explained, state_moves_if_nothing_fits,
-                  what_does_not_fit_has_neighbours):
+    for check in (the_ranking_adds_up, the_written_deck_is_the_choice, the_best_conventional_layout_is_beside_it,
+                  joined_heads_are_an_advice, plan_search_is_tune, fixed_keys_stay, reserve_stays_free,
+                  errors_are_explained, state_moves_if_nothing_fits, what_does_not_fit_has_neighbours):
         if wanted in check.__name__:
             with tempfile.TemporaryDirectory() as folder:
                 check(checks, folder)

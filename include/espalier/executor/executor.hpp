@@ -182,8 +182,7 @@ class Executor {
   Tensor Resolve(const Operand& operand) const;
   std::vector<Tensor> Resolve(const OperandList& operands) const;
   Tensor ResolveBox(const Operand& operand, const Box& box) const;
-  std::vector<Tensor> ResolveTransfers(const OperandList& operands,
-                                       const std::vector<std::vector<Box>>& boxes) const;
+  std::vector<Tensor> ResolveTransfers(const OperandList& operands, const std::vector<std::vector<Box>>& boxes) const;
   std::vector<Operands> ResolveBlocks(const Instruction& instruction, const Op& op) const;
   Arena& ArenaOf(const Operand& operand) const;
   void NoteEnd(const Operand& operand);

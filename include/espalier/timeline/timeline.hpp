@@ -62,8 +62,8 @@ CommTimes CommTimesOf(const Breakdown& breakdown);
 /// The instructions that the compute lane of a rank may wait for at one moment.
 struct LaneHeads {
   ByLane<std::optional<Instruction>> head{};  ///< the next or current instruction of each lane; none at its end
-  ByLane<int> done{};                 ///< finished instructions of each lane
-  ByLane<bool> transferring{};        ///< its head has begun; for the compute lane: a kernel runs
+  ByLane<int> done{};                         ///< finished instructions of each lane
+  ByLane<bool> transferring{};                ///< its head has begun; for the compute lane: a kernel runs
 };
 
 /// The axis whose transfer blocks the compute lane at this moment, or -1: the first transferring lane, in lane order,

@@ -73,6 +73,11 @@ TuneResult Tune(const Deck& deck, int ranks, const Costs& costs, const TuneOptio
 /// and if that does not help, all that may; unless a key of [offload] is fixed.
 TuneResult TuneWithOffload(const Deck& deck, int ranks, const Costs& costs, const TuneOptions& options = {});
 
+/// The chosen layout with the projections of attention joined (fusion.join_matmuls), which a search leaves as they are,
+/// since sums are then grouped differently. Only if it fits and its simulated step is shorter.
+std::optional<Candidate> ChoiceWithJoinedHeads(const TuneResult& result, int ranks, const Costs& costs,
+                                               const TuneOptions& options = {});
+
 /// The smallest power of two below `ranks` on which a layout fits, as by TuneWithOffload with few simulations.
 struct FewestRanks {
   int ranks = 0;

@@ -79,15 +79,15 @@ class MpiCommunication::Impl {
       const MPI_Comm comm = CommOf(exchange.channel);
       prepared->meets |= i.meeting.has_value();
       prepared->lanes[static_cast<size_t>(i.instruction.lane)].push_back({i.instruction,
-                                                                           std::move(i.label),
-                                                                           i.index,
-                                                                           numbers.Next(program, i.instruction),
-                                                                           std::move(exchange),
-                                                                           comm,
-                                                                           i.before,
-                                                                           i.after,
-                                                                           i.meeting,
-                                                                           {}});
+                                                                          std::move(i.label),
+                                                                          i.index,
+                                                                          numbers.Next(program, i.instruction),
+                                                                          std::move(exchange),
+                                                                          comm,
+                                                                          i.before,
+                                                                          i.after,
+                                                                          i.meeting,
+                                                                          {}});
     }
     if (prepared->meets) PrepareMeetings(coordinate, *prepared);
     if (!instructions.empty() && !thread_.joinable()) thread_ = std::thread([this] { Serve(); });

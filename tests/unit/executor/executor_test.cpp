@@ -48,7 +48,7 @@ class Builder {
   };
   /// The instruction may be changed until the next one.
   Made& Run(const std::string& kind, std::vector<int> inputs, std::vector<int> outputs, int microbatch = -1,
-                   Lane lane = Lane::kCompute, std::vector<Wait> waits = {}) {
+            Lane lane = Lane::kCompute, std::vector<Wait> waits = {}) {
     Op op{OpKindOf(kind), inputs, outputs, {}, Role::kF, 3, 0};
     op.attributes.numbers["axes"] = AxisSet{Axis::kTp}.bits();
     Made& made = made_.emplace_back(Made{graph_.AddOp(op), microbatch, lane, {}, {}, std::move(waits)});

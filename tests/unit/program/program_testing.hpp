@@ -79,9 +79,8 @@ inline void SwapMicrobatches(Program& program, size_t a, size_t b) {
   Edit(program, [&](std::vector<Instruction>& list) { std::swap(list[a].microbatch, list[b].microbatch); });
 }
 inline void Erase(Program& program, size_t instruction) {
-  Edit(program, [&](std::vector<Instruction>& list) {
-    list.erase(list.begin() + static_cast<std::ptrdiff_t>(instruction));
-  });
+  Edit(program,
+       [&](std::vector<Instruction>& list) { list.erase(list.begin() + static_cast<std::ptrdiff_t>(instruction)); });
 }
 
 inline size_t FindInstruction(const Program& program, std::string_view kind, int nth = 0) {

@@ -39,9 +39,7 @@ class Simulation {
   const Op& OpAt(int rank, int i) const {
     return ProgramOf(rank).graph->ops[static_cast<size_t>(InstructionAt(rank, i).op)];
   }
-  Instruction InstructionAt(int rank, int i) const {
-    return ProgramOf(rank).instructions[static_cast<size_t>(i)];
-  }
+  Instruction InstructionAt(int rank, int i) const { return ProgramOf(rank).instructions[static_cast<size_t>(i)]; }
   /// Communication instructions of a rank whose group has several ranks.
   std::vector<int> Communication(int rank) const {
     std::vector<int> list;

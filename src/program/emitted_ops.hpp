@@ -1,0 +1,77 @@
+// The ops of a program, by the number of their instruction.
+#pragma once
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "planners.hpp"
+
+namespace espalier {
+
+class EmittedOps {
+ public:
+  EmittedOps(const Program& program, const Emission& emission, const GraphFacts& facts)
+      : ops_(emission.ops),
+        job_ends_(emission.job_ends),
+        graph_(*program.graph),
+        facts_(facts),
+        stage_(program.stage),
+        stage_of_chunk_(program.stage_of_chunk) {
+    LinkMicrobatches(program.microbatches);
+  }
+
+  const Emission::OpAt& OpAt(int i) const { return ops_[i]; }
+  const Op& OpOf(int i) const { return graph_.op(ops_[i].op); }
+  Lane LaneOf(int i) const { return facts_.ops[ops_[i].op].lane; }
+  Role RoleOf(int i) const { return OpOf(i).role; }
+  /// All inputs; for a gather of scalars, the ones on this stage.
+  const std::vector<int>& InputsOf(int i) {
+    const Op& op = OpOf(i);
+    if (op.kind != OpKind::kGatherStages) return op.inputs;
+    const auto [here, fresh] = gathered_.try_emplace(ops_[i].op);
+    if (fresh)
+      std::ranges::copy_if(op.inputs, std::back_inserter(here->second), [&](int v) { return LivesHere(ValueOf(v)); });
+    return here->second;
+  }
+  const Value& ValueOf(int id) const { return graph_.value(id); }
+  const ValueFacts& FactsOf(int id) const { return facts_.values[id]; }
+  Space SpaceOf(int id) const { return ValueOf(id).space; }
+  bool LivesHere(const Value& v) const { return v.chunk == kAllChunks || stage_of_chunk_[v.chunk] == stage_; }
+  static bool HasCollectives(Lane lane) {
+    return lane == Lane::kTp || lane == Lane::kCp || lane == Lane::kEp || lane == Lane::kDp;
+  }
+  /// The last instruction of the job after that of instruction `i`.
+  int EndOfNextJob(int i) const {
+    auto job = std::upper_bound(job_ends_.begin(), job_ends_.end(), i);
+    if (job != job_ends_.end() && std::next(job) != job_ends_.end()) ++job;
+    return (job == job_ends_.end() ? static_cast<int>(ops_.size()) : *job) - 1;
+  }
+
+ protected:
+  const std::vector<Emission::OpAt>& ops_;
+  const std::vector<int>& job_ends_;
+  const Graph& graph_;
+  const GraphFacts& facts_;
+  std::vector<int> first_of_microbatch_;  ///< its first instruction; -1: it has none
+  std::vector<int> next_of_microbatch_;   ///< by instruction; -1: the last one
+
+ private:
+  void LinkMicrobatches(int microbatches) {
+    next_of_microbatch_.resize(ops_.size());
+    first_of_microbatch_.resize(static_cast<size_t>(microbatches), -1);
+    for (int i = static_cast<int>(ops_.size()) - 1; i >= 0; --i) {
+      if (ops_[i].microbatch < 0) continue;
+      int& first = first_of_microbatch_[ops_[i].microbatch];
+      next_of_microbatch_[i] = std::exchange(first, i);
+    }
+  }
+
+  const int stage_;
+  const std::vector<int>& stage_of_chunk_;
+  std::map<int, std::vector<int>> gathered_;  ///< by gather of scalars: its inputs on this stage
+};
+
+}  // namespace espalier

@@ -314,8 +314,8 @@ Program ProgramMaker::Make(const Coordinate& coordinate, const BySpace<int64_t>&
   return program;
 }
 
-BySpace<int64_t> ProgramMaker::ArenaBytes(const Coordinate& coordinate) const {
-  const Program program = WithMemory(coordinate, {}, nullptr);
+BySpace<int64_t> ProgramMaker::ArenaBytes(const Coordinate& coordinate, const BySpace<int64_t>& reserved_bytes) const {
+  const Program program = WithMemory(coordinate, reserved_bytes, nullptr);
   return {program.arena_bytes, program.host_bytes};
 }
 

@@ -26,11 +26,6 @@ constexpr std::array kRules = {Rule{},
                                Rule{.jobs = 8, .large_first = true},
                                Rule{.jobs = 1},
                                Rule{.instructions = 100}};
-/// After a first round only so many rules are tried for each limit: those that came furthest.
-constexpr size_t kBestRules = 3;
-/// Limits in thousandths above the largest sum of concurrent requests; then twice the memory, and so on.
-constexpr std::array kAbove = {0, 5, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 640};
-
 struct Bytes {
   int64_t begin = 0, end = 0;
 };
@@ -79,6 +74,11 @@ class Holes {
     CHECK(above != holes_.begin() && std::prev(above)->end >= offset + bytes, "the byte {} is not free", offset);
     Take(static_cast<size_t>(std::prev(above) - holes_.begin()), offset, bytes);
   }
+  int64_t Largest() const {
+    int64_t largest = 0;
+    for (const Bytes& hole : holes_) largest = std::max(largest, hole.end - hole.begin);
+    return largest;
+  }
   void Free(int64_t begin, int64_t end) {
     const auto above = std::ranges::lower_bound(holes_, begin, {}, &Bytes::begin);
     const bool joins_above = above != holes_.end() && above->begin == end;
@@ -126,32 +126,36 @@ class Packer {
 
   Packing Run() {
     if (requests_.empty()) return std::move(packing_);
-    std::array<Attempt, kRules.size()> attempts;
-    for (size_t r = 0; r < kRules.size(); ++r) attempts[r].rule = &kRules[r];
-    size_t tried = kRules.size();
-    const auto fits = [&](int64_t limit) {
-      for (size_t a = 0; a < tried; ++a) {
-        attempts[a].placed = Place(*attempts[a].rule, limit);
-        if (attempts[a].placed == requests_.size()) return true;
-      }
-      std::ranges::stable_sort(attempts, std::greater(), &Attempt::placed);
-      tried = kBestRules;
-      return false;
-    };
-    for (const int above : kAbove)
-      if (fits(base_ + largest_sum_ + Aligned(largest_sum_ / 1000 * above))) return std::move(packing_);
-    // It ends: with the sum of all requests any rule has room.
-    for (int64_t times = 2;; ++times) {
-      tried = kRules.size();
-      if (fits(base_ + times * largest_sum_)) return std::move(packing_);
+    for (const Rule& rule : kRules) attempts_.push_back({&rule, base_ + largest_sum_});
+    while (true) {
+      Attempt& attempt = *std::ranges::min_element(attempts_, {}, &Attempt::limit);
+      const Failure failure = Place(*attempt.rule, attempt.limit);
+      if (failure.placed == requests_.size()) return std::move(packing_);
+      attempt.limit += std::max(Aligned(failure.lacks), StepAfter(attempt, failure));
     }
   }
 
  private:
   struct Attempt {
     const Rule* rule = nullptr;
-    size_t placed = 0;  // requests, with the last limit
+    int64_t limit = 0;  // to try next
+    int tries = 0;
   };
+  /// The request that found no room.
+  struct Failure {
+    size_t placed = 0;  // requests before it; all: there is none
+    int64_t lacks = 0;  // bytes that the largest hole lacks
+  };
+
+  /// By how much a limit is raised at least. The steps of a rule grow, and all grow after many passes over the
+  /// requests. So the search ends: with the sum of all requests any rule has room.
+  int64_t StepAfter(Attempt& attempt, const Failure& failure) {
+    constexpr int64_t kStep = 400;  // part of the largest sum
+    constexpr size_t kManyPasses = 12;
+    placed_ += failure.placed;
+    const int64_t after_many = 1 + static_cast<int64_t>(placed_ / (kManyPasses * requests_.size()));
+    return Aligned(largest_sum_ / kStep * ++attempt.tries * after_many * after_many + 1);
+  }
 
   void FindJobs(const std::vector<int>& job_ends) {
     const auto job_of = [&](int instruction) {
@@ -206,9 +210,9 @@ class Packer {
     std::ranges::sort(large_, {}, &Large::request);
   }
 
-  /// Places requests below the limit; returns how many. All: then `packing_` has them.
-  size_t Place(const Rule& rule, int64_t limit) {
-    if (rule.large_first && large_end_ > limit) return 0;
+  /// Places requests below the limit. If all have room, `packing_` has them.
+  Failure Place(const Rule& rule, int64_t limit) {
+    if (rule.large_first && large_end_ > limit) return {0, large_end_ - limit};
     Holes holes(base_, limit);
     packing_.peak = base_;
     auto ended = by_end_.begin();
@@ -232,7 +236,7 @@ class Packer {
         }
         FindTaken(large, end);
         offset = downward ? holes.Highest(bytes, taken_, rule.smallest_hole) : holes.Lowest(bytes, taken_);
-        if (offset < 0) return first;
+        if (offset < 0) return {first, bytes - holes.Largest()};
       }
       packing_.peak = std::max(packing_.peak, offset + bytes);
       for (; first < last; ++first) {
@@ -240,7 +244,7 @@ class Packer {
         offset += requests_[first].bytes;
       }
     }
-    return requests_.size();
+    return {requests_.size(), 0};
   }
   bool IsPlacedDownward(const Rule& rule, size_t request) const {
     const MemoryRequest& r = requests_[request];
@@ -264,8 +268,10 @@ class Packer {
   std::vector<int> by_end_;      // requests in order of their ends
   std::vector<int> jobs_after_;  // by request: how many jobs after its first it ends
   int64_t largest_sum_ = 0, large_end_ = 0;
-  std::vector<Large> large_;  // in order of requests
-  std::vector<Bytes> taken_;  // memory that the request may not have
+  std::vector<Attempt> attempts_;  // by rule
+  size_t placed_ = 0;              // requests, in all attempts
+  std::vector<Large> large_;       // in order of requests
+  std::vector<Bytes> taken_;       // memory that the request may not have
   Packing packing_;
 };
 

@@ -24,8 +24,9 @@ struct Packing {
 /// The peak is at least the largest sum of requests that are needed at the same time. What stays for a later job is
 /// placed upward from the base, in the lowest hole that fits. What a job needs only itself is placed downward from a
 /// limit, so that the two do not cut each other's holes. Some rules place large requests before all others, since
-/// memory may be cut into many holes when they begin. The limit is raised from that sum in small steps until one of a
-/// few rules has room for all requests. On the decks of `inputs` that is 0 to 4 % above the sum.
+/// memory may be cut into many holes when they begin. The limit of each rule is raised from that sum, by what the first
+/// request without room lacks, until one of the rules has room for all. On the decks of `inputs` that is 0 to 6 % above
+/// the sum.
 Packing Pack(const std::vector<MemoryRequest>& requests, const std::vector<int>& job_ends, int64_t base);
 
 }  // namespace espalier

@@ -68,9 +68,9 @@ std::vector<ProgramFacts> FactsOfPrograms(const WorldPlan& plan, const std::vect
     const Coordinate coordinate = plan.training.mesh.CoordinateOf(rank);
     facts[i] = {program->arena_bytes, program->host_bytes, CountMessages(*program, coordinate)};
     for (const auto& maker : makers) {
-      const Program other = maker->Make(coordinate, StateBytes(*program));
-      facts[i].peak_bytes = std::max(facts[i].peak_bytes, other.arena_bytes);
-      facts[i].host_bytes = std::max(facts[i].host_bytes, other.host_bytes);
+      const BySpace<int64_t> other = maker->ArenaBytes(coordinate, StateBytes(*program));
+      facts[i].peak_bytes = std::max(facts[i].peak_bytes, other[Space::kDevice]);
+      facts[i].host_bytes = std::max(facts[i].host_bytes, other[Space::kHost]);
     }
   });
   return facts;

@@ -45,7 +45,7 @@ int64_t PeakOfAll(const Compilation& training, const Programs& programs) {
     const Compilation compilation = CompileFor(other->deck, training.mesh.Ranks(), other->purpose);
     const ProgramMaker maker(compilation);
     for (const auto& [rank, program] : programs)
-      peak = std::max(peak, maker.Make(training.mesh.CoordinateOf(rank), StateBytes(*program)).arena_bytes);
+      peak = std::max(peak, maker.ArenaBytes(training.mesh.CoordinateOf(rank), StateBytes(*program))[Space::kDevice]);
   }
   return peak;
 }

@@ -79,7 +79,7 @@ class ProgramMaker {
   Program Make(const Coordinate& coordinate, const BySpace<int64_t>& reserved_bytes = {},
                MemoryTimeline* course = nullptr) const;
   /// The bytes of the arenas of that program, which take less time than the program.
-  BySpace<int64_t> ArenaBytes(const Coordinate& coordinate) const;
+  BySpace<int64_t> ArenaBytes(const Coordinate& coordinate, const BySpace<int64_t>& reserved_bytes = {}) const;
 
  private:
   Program WithMemory(const Coordinate& coordinate, const BySpace<int64_t>& reserved_bytes,

@@ -223,7 +223,7 @@ class StagePath {
 
  private:
   static constexpr int kMaxSteps = 4096;
-  static constexpr double kMax = 0.4;      // a mode that promises less of what is needed is not compiled
+  static constexpr double kMax = 0.4;       // a mode that promises less of what is needed is not compiled
   static constexpr double kEnough = 0.001;  // a place that would save less of a stage's work is not looked for
 
   void Keep(double saved, double added) {

@@ -1,5 +1,5 @@
-"""espalier calibrate --gemm-plans, and runs that go by its file; clocks of --steady from a stand-in for NVML. All on the
-emulated module, whose times mean nothing."""
+"""espalier calibrate --gemm-plans, and runs that go by its file; clocks of --steady from a stand-in for NVML. All on
+the emulated module, whose times mean nothing."""
 
 import json
 import os

@@ -30,8 +30,8 @@ struct MatmulSpec {
 };
 
 /// "bsk->kbs,ky": the dims of a value, of its copy in fp8 and of the copy's scales, of which y counts the shards.
-/// Weights of experts have no y, since none of their scales spans a sharded dim. "bsk->kbs,yu": the scales of blocks, of
-/// which u counts the bytes of a shard.
+/// Weights of experts have no y, since none of their scales spans a sharded dim. "bsk->kbs,yu": the scales of blocks,
+/// of which u counts the bytes of a shard.
 struct QuantizeSpec {
   std::string from, to, scales;
 

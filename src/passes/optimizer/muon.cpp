@@ -6,9 +6,9 @@
 //   master = master (1 - lr decay) - lr factor X
 //
 // and for a wide one G = X X^T and X = a X + P X. The matmuls are shared out among the ranks of tp, dp_shard and cp: X
-// is sharded on its longer dim (layout "all_axes"), so that G, whose size is that of the shorter one, is a sum over them.
-// G and P are sharded on their rows. With n columns, an iteration reduces and gathers n^2 elements twice. Ranks of
-// dp_replicate repeat it.
+// is sharded on its longer dim (layout "all_axes"), so that G, whose size is that of the shorter one, is a sum over
+// them. G and P are sharded on their rows. With n columns, an iteration reduces and gathers n^2 elements twice. Ranks
+// of dp_replicate repeat it.
 //
 // A weight of experts is a matrix for each: all of the above happens to each by itself, by matmuls with a dim e of
 // matrices. They go to as many of these axes as have a matrix for each rank (layout "matrices"), where ZeRO has them

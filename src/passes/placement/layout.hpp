@@ -10,8 +10,8 @@ namespace espalier {
 /// States, and layouts ending in ";state", are sharded further over dp_shard and cp (ZeRO), those of experts over tp,
 /// too, on StateDim. Axes on one dim, major first: batch dp_replicate, dp_shard; sequence cp, tp; parameters tp,
 /// dp_shard, cp. Where tp is named, kv_replicate follows it, except in kv_heads. "matrices", the first dim, has the
-/// axes that shard weights, as long as each rank has an element; "all_axes" has the axes among them that no dim before it
-/// has.
+/// axes that shard weights, as long as each rank has an element; "all_axes" has the axes among them that no dim before
+/// it has.
 Placements LayoutPlacements(const Value& value, const Deck& deck, const Mesh& mesh);
 
 }  // namespace espalier

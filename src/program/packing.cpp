@@ -14,9 +14,9 @@ namespace {
 
 /// How requests are placed. Each rule suits some programs.
 struct Rule {
-  int jobs = 0;                ///< requests that end at most so many jobs after their own are placed downward
+  int jobs = 0;                ///< requests that end at most so many jobs after their own are placed downward; -1: none
   int instructions = 0;        ///< or, if not 0, those that end at most so many instructions after their first
-  bool smallest_hole = false;  ///< downward in the smallest hole that fits, not in the highest
+  bool smallest_hole = false;  ///< in the smallest hole that fits: downward, or upward if nothing is placed downward
   bool large_first = false;    ///< large requests have places from the start (PlaceLarge)
 };
 constexpr std::array kRules = {Rule{},
@@ -25,6 +25,7 @@ constexpr std::array kRules = {Rule{},
                                Rule{.jobs = 1, .large_first = true},
                                Rule{.jobs = 8, .large_first = true},
                                Rule{.jobs = 1},
+                               Rule{.jobs = -1, .smallest_hole = true},
                                Rule{.instructions = 100}};
 struct Bytes {
   int64_t begin = 0, end = 0;
@@ -35,19 +36,27 @@ class Holes {
  public:
   Holes(int64_t base, int64_t limit) : holes_{{base, limit}} {}
 
-  /// The lowest offset of free memory outside of `taken`, which is sorted by begin; -1: there is none.
-  int64_t Lowest(int64_t bytes, std::span<const Bytes> taken) {
+  /// The lowest offset in the lowest hole, or in the smallest one, with room outside of `taken`, which is sorted by
+  /// begin; -1: there is none.
+  int64_t Lowest(int64_t bytes, std::span<const Bytes> taken, bool smallest_hole) {
+    int64_t offset = -1, size = 0;
+    size_t best = 0;
     for (size_t h = 0; h < holes_.size(); ++h) {
-      int64_t offset = holes_[h].begin;
+      const Bytes& hole = holes_[h];
+      if (hole.end - hole.begin < bytes || (offset >= 0 && hole.end - hole.begin >= size)) continue;
+      int64_t begin = hole.begin;
       for (const Bytes& other : taken) {
-        if (other.begin >= offset + bytes) break;
-        offset = std::max(offset, other.end);
+        if (other.begin >= begin + bytes) break;
+        begin = std::max(begin, other.end);
       }
-      if (offset + bytes > holes_[h].end) continue;
-      Take(h, offset, bytes);
-      return offset;
+      if (begin + bytes > hole.end) continue;
+      offset = begin;
+      size = hole.end - hole.begin;
+      best = h;
+      if (!smallest_hole) break;
     }
-    return -1;
+    if (offset >= 0) Take(best, offset, bytes);
+    return offset;
   }
   /// The highest offset in the highest hole, or in the smallest one, with room outside of `taken`; -1: there is none.
   int64_t Highest(int64_t bytes, std::span<const Bytes> taken, bool smallest_hole) {
@@ -151,7 +160,7 @@ class Packer {
   /// requests. So the search ends: with the sum of all requests any rule has room.
   int64_t StepAfter(Attempt& attempt, const Failure& failure) {
     constexpr int64_t kStep = 400;  // part of the largest sum
-    constexpr size_t kManyPasses = 12;
+    constexpr size_t kManyPasses = 20;
     placed_ += failure.placed;
     const int64_t after_many = 1 + static_cast<int64_t>(placed_ / (kManyPasses * requests_.size()));
     return Aligned(largest_sum_ / kStep * ++attempt.tries * after_many * after_many + 1);
@@ -204,7 +213,7 @@ class Packer {
         if (const MemoryRequest& o = requests_[other->request]; o.begin <= request.end && request.begin <= o.end)
           taken_.push_back({other->offset, other->offset + o.bytes});
       std::ranges::sort(taken_, {}, &Bytes::begin);
-      large->offset = Holes(base_, base_ + 2 * kMaxBytes).Lowest(request.bytes, taken_);
+      large->offset = Holes(base_, base_ + 2 * kMaxBytes).Lowest(request.bytes, taken_, false);
       large_end_ = std::max(large_end_, large->offset + request.bytes);
     }
     std::ranges::sort(large_, {}, &Large::request);
@@ -235,7 +244,8 @@ class Packer {
           downward = downward && IsPlacedDownward(rule, last);
         }
         FindTaken(large, end);
-        offset = downward ? holes.Highest(bytes, taken_, rule.smallest_hole) : holes.Lowest(bytes, taken_);
+        offset =
+            downward ? holes.Highest(bytes, taken_, rule.smallest_hole) : holes.Lowest(bytes, taken_, rule.jobs < 0);
         if (offset < 0) return {first, bytes - holes.Largest()};
       }
       packing_.peak = std::max(packing_.peak, offset + bytes);

@@ -198,6 +198,7 @@ class Packer {
   /// no other has at the same time.
   void PlaceLarge() {
     constexpr int64_t kLarge = 32, kSmall = 1000;  // parts of the largest sum
+    constexpr size_t kMany = 256;                  // the work grows with the square of their number
     const auto is_long = [&](int r) { return requests_[r].end - requests_[r].begin > end_ / 2; };
     for (size_t r = 0; r < requests_.size(); ++r) {
       const bool in_a_block = requests_[r].behind || (r + 1 < requests_.size() && requests_[r + 1].behind);
@@ -206,6 +207,7 @@ class Packer {
     }
     std::ranges::stable_sort(
         large_, {}, [&](const Large& l) { return std::pair(!is_long(l.request), -requests_[l.request].bytes); });
+    large_.resize(std::min(large_.size(), kMany));
     for (auto large = large_.begin(); large != large_.end(); ++large) {
       const MemoryRequest& request = requests_[large->request];
       taken_.clear();

@@ -42,7 +42,7 @@ class StepFormula {
       double busy = 0;
       for (int chunk : q_.pipeline.ChunksOf(stage)) {
         const ChunkTime& time = times_[static_cast<size_t>(chunk)];
-        busy += time.f + time.b + time.w + (q_.profile.defers_w ? 0 : time.with_b);
+        busy += time.f + time.b + time.w + std::min(time.with_b, time.alone);  // a schedule may have W both ways
         if (q_.layout.interleave) busy -= time.joint_f + time.joint_b;
       }
       busiest = std::max(busiest, busy);

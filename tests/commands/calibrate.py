@@ -101,7 +101,7 @@ class Calibrate(unittest.TestCase):
         self.assertLess(difference(own.curve("loss"), first.curve("loss")), 1e-3)
         self.assertLess(difference(own.curve("grad_norm"), first.curve("grad_norm")), 1e-2)
         self.assertLess(own.steps[1]["peak_bytes"], first.steps[1]["peak_bytes"])  # it needs no workspace
-        # What a start has measured, later ones know, whatever is slow then; other shapes are measured.
+        # Later starts know the results of a start, whatever is slow then; other shapes are measured.
         self.assertEqual(self.choose("again", fast="parts")[:2], ((1, 0), "two_streams"))
         self.assertEqual(self.choose("longer", "model.seq_len=24", fast="large_parts")[:2],
                          ((0, 1), "large_parts"))

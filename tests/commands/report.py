@@ -117,7 +117,8 @@ def check_memory(checks, page, run):
     layers = page.pictures["memory-1"]
     highest = max(sum(layer[x] for layer in layers.values()) for x in layers["activations"])
     rounding = 1  # of a column to a millionth of a MiB
-    checks.that(0.7 * peak < highest * 2**20 <= peak + rounding, f"the highest column has {highest} MiB of {peak} bytes")
+    checks.that(0.7 * peak < highest * 2**20 <= peak + rounding,
+                f"the highest column has {highest} MiB of {peak} bytes")
     checks.that([row[:2] for row in page.tables["memory"][0][1:]] == [["0", "0"], ["1", "1"]], "a row for each stage")
 
 

@@ -48,7 +48,7 @@ struct AttentionDemand {
   bool IsSameCall(const AttentionDemand& other) const;
 };
 
-/// What a measurement of attention holds for.
+/// The GPU and the library for which a measurement of attention holds.
 struct Platform {
   std::string gpu;      ///< "NVIDIA H200"
   std::string library;  ///< "cuDNN 9.19.0"

@@ -26,8 +26,8 @@ struct ClockMeans {
   auto Fields() { return std::tie(mhz, watts, most_watts, held_by); }
 };
 
-/// Of the samples from `from_ms` on and before `to_ms`; of the last one before `to_ms` if there are none. All 0 without
-/// samples.
+/// For the samples from `from_ms` on and before `to_ms`; if there are none, for the last one before `to_ms`. All 0
+/// without samples.
 ClockMeans MeansOf(const std::vector<ClockSample>& samples, double from_ms, double to_ms);
 ClockMeans MeansOf(const std::vector<ClockMeans>& ranks);
 

@@ -1,4 +1,4 @@
-// What starts measure on a kind of GPU with a version of a library, and keep in files for later ones.
+// Starts measure on a kind of GPU with a version of a library, and keep the results in files for later starts.
 #pragma once
 
 #include <functional>

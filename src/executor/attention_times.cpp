@@ -45,11 +45,11 @@ AttentionDemand WithoutWay(AttentionDemand call) {
   return call;
 }
 
+}  // namespace
+
 KernelCall CallOf(const AttentionDemand& demand) {
   return {.inputs = demand.inputs, .outputs = demand.outputs, .attributes = &demand.attributes};
 }
-
-}  // namespace
 
 const TimedAttention* AttentionTimes::Find(const AttentionDemand& call) const {
   const auto it = std::ranges::find_if(

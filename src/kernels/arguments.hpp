@@ -582,7 +582,7 @@ struct QuantizeArgs {
   int64_t blocks = 1;
   const int32_t* expert_of_row = nullptr;  ///< of rows of experts (GroupedRows): those without an expert are left out
 
-  int64_t scale_bytes = 0;  ///< of those of blocks, with what pads them: 0
+  int64_t scale_bytes = 0;  ///< of scales of blocks, with their padding of zeros
 
   /// Extents of a block of y.
   ESPALIER_HOST_DEVICE int64_t Lines() const { return transposed ? width : rows; }

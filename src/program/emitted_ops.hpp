@@ -1,4 +1,4 @@
-// The ops of a program, by the number of their instruction.
+// The ops of a program as its memory planner asks about them.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 
 namespace espalier {
 
+/// The ops of one stage, by the index of their instruction.
 class EmittedOps {
  public:
   EmittedOps(const Program& program, const Emission& emission, const GraphFacts& facts)
@@ -43,7 +44,7 @@ class EmittedOps {
   static bool HasCollectives(Lane lane) {
     return lane == Lane::kTp || lane == Lane::kCp || lane == Lane::kEp || lane == Lane::kDp;
   }
-  /// The last instruction of the job after that of instruction `i`.
+  /// The last instruction of the job that follows the job of instruction `i`.
   int EndOfNextJob(int i) const {
     auto job = std::upper_bound(job_ends_.begin(), job_ends_.end(), i);
     if (job != job_ends_.end() && std::next(job) != job_ends_.end()) ++job;

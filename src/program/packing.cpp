@@ -27,6 +27,7 @@ constexpr std::array kRules = {Rule{},
                                Rule{.jobs = 1},
                                Rule{.jobs = -1, .smallest_hole = true},
                                Rule{.instructions = 100}};
+
 struct Bytes {
   int64_t begin = 0, end = 0;
 };

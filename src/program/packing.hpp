@@ -21,9 +21,9 @@ struct Packing {
 /// Places requests, in order of `begin`, above `base` such that none overlaps with another in memory and in time.
 /// `job_ends` are ends of the jobs, as indices of instructions, ascending. The same on every machine.
 ///
-/// The peak is at least the largest sum of requests that are needed at the same time. What stays for a later job is
-/// placed upward from the base, in the lowest hole that fits. What a job needs only itself is placed downward from a
-/// limit, so that the two do not cut each other's holes. Some rules place large requests before all others, since
+/// The peak is at least the largest sum of requests that are needed at the same time. A request that stays for a later
+/// job is placed upward from the base, in the lowest hole that fits. A request of one job alone is placed downward from
+/// a limit, so that the two do not cut each other's holes. Some rules place large requests before all others, since
 /// memory may be cut into many holes when they begin. The limit of each rule is raised from that sum, by what the first
 /// request without room lacks, until one of the rules has room for all. On the decks of `inputs` that is 0 to 6 % above
 /// the sum.

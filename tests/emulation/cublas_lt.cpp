@@ -119,7 +119,7 @@ bool Contradicts(const Problem& p) {
 }
 
 /// Tensor cores take fp8 operands that are contiguous along the contracted dim, in multiples of 16 bytes, and not two
-/// of e5m2; scales of rows on compute capability 9.0 only, those of blocks of 32 from 10.0 on.
+/// of e5m2; scales of rows on compute capability 9.0 only, scales of blocks of 32 from 10.0 on.
 bool TakesFp8(const Problem& p) {
   const int capability = Capability();
   if (capability < 89 || (p.HasRowScales() && capability != 90)) return false;

@@ -39,7 +39,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned, void** device) {
   *device = &gpu;
   return 0;
 }
-/// That of the first emulated GPU.
+/// The handle of the first emulated GPU, whatever the address.
 int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, void** device) {
   *device = &gpu;
   return std::strcmp(bus_id, "0000:01:00.0") == 0 ? 0 : 6;

@@ -38,6 +38,9 @@ std::string ToText(const AttentionTimes& times);
 AttentionTimes ParseAttentionTimes(std::string_view text, const std::string& source);
 AttentionTimes ReadAttentionTimes(const std::string& path);
 
+/// The call, which must not outlive `demand`.
+KernelCall CallOf(const AttentionDemand& demand);
+
 /// The deterministic ways: the values of run.attention_backward but "auto". The first is the default.
 std::vector<std::string> DeterministicWays();
 

@@ -19,7 +19,7 @@ std::vector<GemmDemand> Distinct(std::vector<GemmDemand> demands);
 /// that is already listed is not added again; its number is the largest of any rank.
 void AddAttentionGradsOf(const Program& program, const Coordinate& coordinate, std::vector<AttentionDemand>& demands);
 
-/// The same for one call of a rank.
+/// Adds one call of a rank, by the same rule.
 void AddDemand(const AttentionDemand& demand, std::vector<AttentionDemand>& demands);
 
 }  // namespace espalier

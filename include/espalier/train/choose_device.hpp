@@ -43,7 +43,7 @@ DeviceChoice Choose(RunDevice device, Transport transport, const std::vector<Gpu
                     Sharing sharing = Sharing::kOverMpi);
 
 /// Throws UserError (kDeck) if the GPU has no matmuls for the deck's precision: fp8 needs compute capability 8.9,
-/// scales by row need exactly 9.0, and those of blocks (MXFP8) 10.0.
+/// scales by row need exactly 9.0, and scales of blocks (MXFP8) 10.0.
 void CheckPrecision(const Deck::Precision& precision, const Gpu& gpu);
 
 /// A message if none of a rank's cores is near its GPU, else empty. `near`: the cores of the GPU's socket as the system

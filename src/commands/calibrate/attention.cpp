@@ -16,10 +16,6 @@ std::string Shown(const std::string& way) {
   return way == kUnorderedBackward ? "run.deterministic_attention=false" : way;
 }
 
-KernelCall CallOf(const AttentionDemand& demand) {
-  return {.inputs = demand.inputs, .outputs = demand.outputs, .attributes = &demand.attributes};
-}
-
 std::string Describe(const AttentionDemand& demand) {
   const LocalOp local = LocalOpOf("attention_grad", CallOf(demand));
   const Shape &q = local.inputs[0], &k = local.inputs[1];

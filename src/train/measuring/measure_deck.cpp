@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "espalier/comm/agreement.hpp"
 #include "espalier/comm/pack.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/median.hpp"
@@ -108,12 +109,7 @@ class Measuring {
              .no_clocks = watch.problem()};
   }
 
-  /// On rank 0.
-  ClockMeans MeanOfRanks(const ClockMeans& mine) const {
-    std::vector<ClockMeans> ranks;
-    for (const std::string& packed : world_.Gather(Pack(mine))) ranks.push_back(Unpack<ClockMeans>(packed));
-    return MeansOf(ranks);
-  }
+  ClockMeans MeanOfRanks(const ClockMeans& mine) const { return MeansOf(OfAllRanks(world_, std::vector{mine})); }
 
   void TimedStep() {
     transfers_.Before();

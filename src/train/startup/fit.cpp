@@ -196,7 +196,7 @@ void Require(const Deck& deck, World& world, const Need& need) {
   throw AgreedError(ExitStatus::kDoesNotFit, text);
 }
 
-/// What a rank is about to allocate, limit by limit.
+/// The memory that a rank is about to allocate, by limit.
 std::vector<Need> NeedsOf(const Deck& deck, const Device& device, const BySpace<int64_t>& arena_bytes) {
   const int64_t on_device = arena_bytes[Space::kDevice], on_host = arena_bytes[Space::kHost];
   std::vector<Need> needs;

@@ -126,8 +126,8 @@ TEST(Routing, ExchangesWaitForTheRankWithMostRows) {
         us[op.layer] += costs[i].us;
     return us;
   };
-  // Of two experts per token, a rank with half of the rows has at least one for 3/4 of the tokens, one with 3/4 for
-  // 15/16, and one with all rows for all tokens.
+  // A token has two experts. A rank with half of the rows has at least one of them for 3/4 of the tokens, a rank with
+  // 3/4 of the rows for 15/16, and one with all rows for all tokens.
   std::map<int, double> balanced = of_layers({}),
                         uneven = of_layers(Routing({{}, {5, 1, 1, 1}, {1, 1, 0, 0}}, "by hand"));
   ASSERT_GT(balanced[1], 0);

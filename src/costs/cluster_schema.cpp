@@ -191,6 +191,8 @@ std::vector<ClusterKey> Software() {
      "Kernels of forward and backward that only pass over memory move so many times the bytes of ours."},
     {"software", "gradient_passes", FIELD(gradient_passes), kOptional, Passes(),
      "Times per step that a stack passes over a rank's gradients in fp32 besides what our programs do."},
+    {"software", "accumulation_passes", FIELD(accumulation_passes), kOptional, Passes(),
+     "The same for each microbatch: kernels of their own add its gradients to sums."},
 
     {"interference", "node_slowdown", FIELD(node_slowdown), kOptional, Slowdown(),
      "Kernels run at 1 minus this rate while a transfer within the node is in progress."},

@@ -233,12 +233,13 @@ double InstructionCosts::ExtraUs(const Op& op) const {
 
 /// Zeros, scales and the like of gradients come once per step: where the first microbatch writes them.
 double InstructionCosts::GradientPassesUs(const Op& op, bool accumulate) const {
-  if (cluster_.gradient_passes == 0 || accumulate || op.role != Role::kW) return 0;
+  const double passes = cluster_.accumulation_passes + (accumulate ? 0 : cluster_.gradient_passes);
+  if (passes == 0 || op.role != Role::kW) return 0;
   double elements = 0;
   for (int v : op.outputs)
     if (graph_.value(v).kind == ValueKind::kAccumulator && IsGradientOfWeight(graph_.value(v)))
       elements += double(Volume(LocalShape(graph_.value(v).type, program_.mesh, coordinate_)));
-  return MemoryUs(cluster_.compute, cluster_.gradient_passes * 4 * elements) / cluster_.efficiency;
+  return MemoryUs(cluster_.compute, passes * 4 * elements) / cluster_.efficiency;
 }
 
 void InstructionCosts::FindUnread() {

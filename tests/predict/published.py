@@ -22,7 +22,7 @@ FOLDER = os.path.join(ROOT, "tests", "predict", "published")
 MEAN, MAXIMUM = 0.05, 0.10
 # Other limits: none for a stack that no scalar describes; wider ones where nothing is fitted to the rows.
 LIMITS = {"zero3-2021": None, "megatron-2024": (0.05, 0.15), "torchtitan-a100": (0.08, 0.10),
-          "torchtitan-2024": (0.06, 0.15), "nanotron-2025": (0.17, 0.45), "llama3-2024": (0.07, 0.12)}
+          "torchtitan-2024": (0.06, 0.15), "nanotron-2025": (0.08, 0.21), "llama3-2024": (0.07, 0.12)}
 VOCABULARY = 51200
 SHAPES = {  # layers, width, heads
     "1.16B": (24, 1920, 15), "1.7B": (24, 2304, 24), "2.03B": (30, 2304, 18), "3.6B": (30, 3072, 32),
@@ -262,8 +262,22 @@ def zero_bubble_2023():
     return rows
 
 
+def nanotron_split(model, stages):
+    """Layers per stage: a stage ends with the first block that brings the sum of costs, parameters of layers and of the
+    head, above its share (nanotron's build_model)."""
+    layers, width, heads, kv_heads, ffn, vocabulary, _ = LLAMAS[model]
+    costs = [4 * width * width + 3 * width * ffn] * layers + [vocabulary * width]
+    split, done, stage = [0] * stages, 0, 0
+    for cost in costs[:-1]:
+        done += cost
+        split[stage] += 1
+        stage += done > sum(costs) * (stage + 1) / stages
+    return split
+
+
 def nanotron_2025():
-    """The best layouts of nanotron's playbook for a million tokens: its MFU counts whole squares of scores."""
+    """The best layouts of nanotron's playbook for a million tokens: its MFU counts whole squares of scores. Then its
+    figure of tensor parallelism, one microbatch of the largest size that fits."""
     rows = []
     for model, nodes, replicas, tp, pp, micro, zero, mfu in (
             ("1.34B", 1, 4, 1, 2, 4, 1, 44.3), ("3.57B", 1, 4, 1, 2, 2, 1, 46.7), ("8.86B", 1, 2, 1, 4, 1, 1, 45.2),
@@ -272,8 +286,11 @@ def nanotron_2025():
             ("80B", 32, 4, 4, 16, 1, 1, 30.8), ("80B", 64, 32, 16, 1, 2, 1, 17.8)):
         keys = degrees(replicas if zero else 1, tp, pp, micro=micro)
         keys += [f"parallel.dp_replicate={1 if zero else replicas}", "parallel.zero=1", "parallel.reduce=step",
-                 "overlap.tensor=false"]
+                 "overlap.tensor=false", f"pipeline.split={nanotron_split(model, pp)}"]
         rows.append(llama("nanotron-2025", model, 8 * nodes, 256, 4096, keys, tflops=9.895 * mfu))
+    for tp, micro, tokens in ((2, 3, 13923), (4, 8, 12421), (8, 12, 10903), (16, 16, 6246), (32, 20, 2146)):
+        keys = degrees(tp=tp, micro=micro) + ["parallel.dp_replicate=1", "overlap.tensor=false"]
+        rows.append(llama("nanotron-2025", "3.57B", tp, micro, 4096, keys, tokens=tokens, note=f"tp {tp}"))
     return rows
 
 

@@ -155,6 +155,8 @@ struct Cluster {
   double memory_factor = 1;
   /// Times per step that the stack passes over a rank's gradients in fp32, besides what our programs do.
   double gradient_passes = 0;
+  /// Times per microbatch that the stack passes over a rank's gradients in fp32: kernels of their own add them up.
+  double accumulation_passes = 0;
 
   /// Kernels run slower by these fractions while a transfer of this kind is in progress.
   double node_slowdown = 0, network_slowdown = 0;

@@ -130,7 +130,7 @@ TEST(StackCosts, TheLossPassesOverItsLogits) {
   }
 }
 
-TEST(StackCosts, GradientsArePassedOverOncePerStep) {
+TEST(StackCosts, GradientsArePassedOverOncePerStepOrMicrobatch) {
   const std::string own_head = "model.tie_embeddings=false";
   const Programs once({"parallel.pp=1", "parallel.tp=1", own_head, "batch.micro=4"}, 2),
       often({"parallel.pp=1", "parallel.tp=1", own_head, "batch.micro=1"}, 2);
@@ -141,7 +141,13 @@ TEST(StackCosts, GradientsArePassedOverOncePerStep) {
     const double none = programs->Us(cluster, kEverything);
     cluster.gradient_passes = 4;
     const double parameters = 4 * (12.0 * 2304 * 2304 + 13 * 2304) + (2 * 51200 + 2048.0) * 2304 + 2 * 2304;
-    EXPECT_NEAR(programs->Us(cluster, kEverything) - none, 4 * 4 * parameters / cluster.compute.memory_bytes_per_us, 1);
+    const double us = 4 * 4 * parameters / cluster.compute.memory_bytes_per_us;
+    EXPECT_NEAR(programs->Us(cluster, kEverything) - none, us, 1);
+    cluster.gradient_passes = 0;
+    cluster.accumulation_passes = 4;
+    const int microbatches = programs == &once ? 1 : 4;
+    EXPECT_NEAR(programs->Us(cluster, kEverything) - none, microbatches * us, 1);
+    cluster.accumulation_passes = 0;
   }
 }
 

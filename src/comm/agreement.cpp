@@ -61,8 +61,7 @@ void OnAllRanks(World& world, const std::function<void()>& work, const FailureRu
   const Outcome mine = Attempt([&] { return work(), std::string(); }, rules);
   const auto worst = static_cast<ExitStatus>(world.Max(static_cast<int64_t>(mine.status)));
   if (worst == ExitStatus::kDone) return;
-  std::vector<Outcome> ranks;
-  for (const std::string& packed : world.Gather(Pack(mine))) ranks.push_back(Unpack<Outcome>(packed));
+  const std::vector<Outcome> ranks = Gathered(world, mine);
   const std::string messages = world.Broadcast(Pack(MessagesOf(ranks, worst, rules)));
   throw AgreedError(worst, Unpack<std::vector<std::string>>(messages));
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "espalier/comm/agreement.hpp"
 #include "espalier/comm/pack.hpp"
 
 namespace espalier {
@@ -38,12 +39,6 @@ std::map<std::string, MemoryShortage> SumsOf(std::span<const MemoryDemand> ranks
       AddDemand(sums[id], static_cast<int>(rank), ranks[rank], limit);
     }
   return sums;
-}
-
-std::vector<MemoryDemand> Gathered(World& world, const MemoryDemand& mine) {
-  std::vector<MemoryDemand> ranks;
-  for (const std::string& packed : world.Gather(Pack(mine))) ranks.push_back(Unpack<MemoryDemand>(packed));
-  return ranks;
 }
 
 struct MemoryShare {

@@ -8,7 +8,6 @@
 #include "data/formats/document_index.hpp"
 #include "data/formats/file_reader.hpp"
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/data/token_source.hpp"
 
 namespace espalier {
@@ -138,10 +137,10 @@ int64_t MakeIndices(const DataSettings& settings, World& world, const BeforeFile
     std::vector<CountedPart> mine;
     OnAllRanks(world,
                [&] { mine = Count(files, settings, share(world.Rank()), share(world.Rank() + 1), before_part); });
-    const std::vector<std::string> all = world.Gather(Pack(mine));
+    const std::vector<std::vector<CountedPart>> all = Gathered(world, mine);
     OnAllRanks(world, [&] {
-      for (const std::string& packed : all)
-        for (const CountedPart& part : Unpack<std::vector<CountedPart>>(packed)) indices.Add(part);
+      for (const std::vector<CountedPart>& parts : all)
+        for (const CountedPart& part : parts) indices.Add(part);
     });
   }
   OnAllRanks(world, [&] {

@@ -38,12 +38,19 @@ std::vector<std::string> GatherAttempts(World& world, const std::function<std::s
 /// The results of the attempts, by rank; throws AgreedError with the messages of all ranks that failed.
 std::vector<std::string> ResultsOf(const std::vector<std::string>& attempts, ExitStatus status);
 
+/// What each rank has, by rank, on rank 0; nothing on the others.
+template <typename T>
+std::vector<T> Gathered(World& world, const T& mine) {
+  std::vector<T> ranks;
+  for (const std::string& packed : world.Gather(Pack(mine))) ranks.push_back(Unpack<T>(packed));
+  return ranks;
+}
+
 /// The lists of all ranks, one after the other, on every rank.
 template <typename T>
 std::vector<T> OfAllRanks(World& world, const std::vector<T>& mine) {
   std::vector<T> all;
-  for (const std::string& packed : world.Gather(Pack(mine)))
-    std::ranges::move(Unpack<std::vector<T>>(packed), std::back_inserter(all));
+  for (std::vector<T>& list : Gathered(world, mine)) std::ranges::move(list, std::back_inserter(all));
   return Unpack<std::vector<T>>(world.Broadcast(Pack(all)));
 }
 

@@ -5,7 +5,6 @@
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/memory_demand.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/train/states.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/host_name.hpp"
@@ -83,10 +82,8 @@ std::vector<double> TokenScorer::Losses(const std::vector<Row>& rows) {
   runnable_.Fill(batch, layout_.positions);
   runnable_.executor->RunStep();
   std::vector<double> losses(static_cast<size_t>(layout_.Global() * seq_len_));
-  for (const std::string& packed : world_.Gather(Pack(OwnLosses()))) {
-    const Part part = Unpack<Part>(packed);
+  for (const Part& part : Gathered(world_, OwnLosses()))
     for (size_t i = 0; i < part.places.size(); ++i) losses[static_cast<size_t>(part.places[i])] = part.losses[i];
-  }
   return losses;
 }
 

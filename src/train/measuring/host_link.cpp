@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/median.hpp"
 
@@ -91,8 +90,7 @@ Cluster::Host MeasureHostLink(Device& device, World& world, int ranks_per_node) 
   }
   world.Barrier();
   mine.together = link->Together();
-  std::vector<LinkRates> ranks;
-  for (const std::string& packed : world.Gather(Pack(mine))) ranks.push_back(Unpack<LinkRates>(packed));
+  const std::vector<LinkRates> ranks = Gathered(world, mine);
   Cluster::Host host;
   if (ranks.empty()) return host;
   host.out_bytes_per_us = MedianOver(ranks, &LinkRates::out);

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/costs/costs.hpp"
 #include "espalier/program/compile.hpp"
 #include "espalier/util/median.hpp"
@@ -185,10 +184,8 @@ std::vector<std::vector<double>> RunRungs(TransferBenchmark& ladder, const Coord
     mine.us.push_back(MedianOf(us));
   }
   std::vector<std::vector<double>> by_rung(ladder.rungs().size());
-  for (const std::string& packed : world.Gather(Pack(mine))) {
-    const RungTimes rank = Unpack<RungTimes>(packed);
+  for (const RungTimes& rank : Gathered(world, mine))
     for (size_t i = 0; i < rank.us.size(); ++i) by_rung[i].push_back(rank.us[i]);
-  }
   return by_rung;
 }
 

@@ -4,7 +4,6 @@
 #include <chrono>
 
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/median.hpp"
 #include "train/measuring/kernel_times.hpp"
@@ -61,8 +60,7 @@ class Measuring {
     all.gap_us = MedianOf(gaps_us_);
     all.load = load_;
     std::vector<std::vector<KernelSum>> of_ranks;
-    for (const std::string& packed : world_.Gather(Pack(mine))) {
-      RankResult rank = Unpack<RankResult>(packed);
+    for (RankResult& rank : Gathered(world_, mine)) {
       of_ranks.push_back(std::move(rank.sums));
       all.spread = std::max(all.spread, rank.spread);
       all.bytes_per_us = std::max(all.bytes_per_us, rank.bytes_per_us);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "espalier/comm/pack.hpp"
+#include "espalier/comm/agreement.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/host_name.hpp"
 #include "espalier/util/median.hpp"
@@ -70,8 +70,7 @@ std::map<CollectiveKey, std::map<int64_t, Measured>> TransferTimes::Rows(int ran
         program = std::make_shared<const Program>(MakeProgram(compilation, compilation.mesh.CoordinateOf(rank)));
       return program;
     };
-    std::vector<MeasuredRank> ranks;
-    for (const std::string& packed : world_.Gather(Pack(step.measured))) ranks.push_back(Unpack<MeasuredRank>(packed));
+    const std::vector<MeasuredRank> ranks = Gathered(world_, step.measured);
     if (world_.Rank() == 0) AddTransfers(MeasuredTimeline("", ranks, measured_, program_of), ranks_per_node, samples);
   }
   return RowsOf(samples);

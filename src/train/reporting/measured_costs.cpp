@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/util/error.hpp"
 
 namespace espalier {
@@ -74,7 +73,7 @@ void MeasuredCosts::Write(World& world) const {
     sums.kernels.insert(sums.kernels.end(), more.begin(), more.end());
   }
   std::vector<std::vector<KernelSum>> of_ranks;
-  for (const std::string& packed : world.Gather(Pack(sums))) of_ranks.push_back(Unpack<Sums>(packed).kernels);
+  for (Sums& of_rank : Gathered(world, sums)) of_ranks.push_back(std::move(of_rank.kernels));
   const CostTable added{RowsOf(of_ranks), transfers_->Rows(KeyOfMachine(programs_.device(), mpi_).ranks_per_node)};
   if (world.Rank() != 0) return;
   try {

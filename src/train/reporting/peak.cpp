@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "espalier/comm/pack.hpp"
+#include "espalier/comm/agreement.hpp"
 #include "espalier/util/host_name.hpp"
 
 namespace espalier {
@@ -41,10 +41,7 @@ PeakRate SumOfPeaks(const std::vector<RankPeak>& ranks) {
 
 PeakRate PeakOfRun(const Deck& deck, const Device& device, World& world) {
   const PeakRate mine = PeakOfRank(deck, device);
-  std::vector<RankPeak> ranks;
-  for (const std::string& packed : world.Gather(Pack(RankPeak{NameOf(device, world.Rank()), mine})))
-    ranks.push_back(Unpack<RankPeak>(packed));
-  return SumOfPeaks(ranks);
+  return SumOfPeaks(Gathered(world, RankPeak{NameOf(device, world.Rank()), mine}));
 }
 
 std::string PeakText(const PeakRate& peak) {

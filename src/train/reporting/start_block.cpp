@@ -9,7 +9,7 @@
 #include <map>
 #include <set>
 
-#include "espalier/comm/pack.hpp"
+#include "espalier/comm/agreement.hpp"
 #include "espalier/costs/order.hpp"
 #include "espalier/program/plan.hpp"
 #include "espalier/report/text.hpp"
@@ -35,9 +35,7 @@ std::vector<RankMemory> MemoryOfRanks(const Run& run) {
   const Arena* on_host = run.programs.host();
   const RankMemory mine{HostName(), run.programs.arena().bytes(), on_host == nullptr ? 0 : on_host->bytes(),
                         run.checkpoints.staging_bytes(), run.programs.free_bytes()};
-  std::vector<RankMemory> ranks;
-  for (const std::string& packed : run.world.Gather(Pack(mine))) ranks.push_back(Unpack<RankMemory>(packed));
-  return ranks;
+  return Gathered(run.world, mine);
 }
 
 std::string MeshText(const Mesh& mesh) {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/host_name.hpp"
 #include "espalier/util/write_whole.hpp"
@@ -77,9 +76,7 @@ MeasuredRank Tracer::Measured(const Executor& executor) const {
 
 std::optional<Breakdown> Tracer::After(int64_t step) {
   if (!steps_.Has(step + 1) && std::exchange(profiling_, false)) programs_.device().Profile(Profiling::kStop);
-  std::vector<MeasuredRank> ranks;
-  for (const std::string& packed : world_.Gather(Pack(Measured(programs_.TrainingOf(step).executor()))))
-    ranks.push_back(Unpack<MeasuredRank>(packed));
+  const std::vector<MeasuredRank> ranks = Gathered(world_, Measured(programs_.TrainingOf(step).executor()));
   if (world_.Rank() != 0) return std::nullopt;
   const Timeline timeline = TimelineOf(step, ranks);
   if (steps_.Has(step)) Write(step, timeline);

@@ -13,7 +13,6 @@
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/deck/parse.hpp"
 #include "espalier/history/run_history.hpp"
 #include "espalier/report/text.hpp"
@@ -166,8 +165,7 @@ class Checks {
         world_, [&] { mine = CompareKernels(threads_); }, AnyFailureIs(ExitStatus::kFault));
     KernelsOfRank worst;
     std::set<std::string> levels;
-    for (const std::string& packed : world_.Gather(Pack(mine))) {
-      const auto rank = Unpack<KernelsOfRank>(packed);
+    for (const KernelsOfRank& rank : Gathered(world_, mine)) {
       levels.insert(rank.level);
       if (rank.worst.share >= worst.worst.share) worst = rank;
     }

@@ -75,10 +75,8 @@ std::string GpusText(const Deck& deck, const GpusOfRank& host, size_t count) {
 
 /// Rank 0 decides from what every rank found; all ranks get the choice.
 DeviceChoice Agree(const Deck& deck, World& world, const GpusOfRank& mine) {
-  const std::vector<std::string> packed = world.Gather(Pack(mine));
+  const std::vector<GpusOfRank> ranks = Gathered(world, mine);
   return Unpack<DeviceChoice>(OnRankZero(world, [&] {
-    std::vector<GpusOfRank> ranks;
-    for (const std::string& one : packed) ranks.push_back(Unpack<GpusOfRank>(one));
     return Pack(
         Choose(deck.run.device, deck.run.transport, ranks, NcclToItself() ? Sharing::kAlways : Sharing::kOverMpi));
   }));
@@ -115,10 +113,8 @@ std::string NearCores(const Gpu& gpu) {
 /// Collective.
 void ReportAdapters(const Gpu& gpu, Transport transport, World& world) {
   const char* variable = transport == Transport::kNccl ? "NCCL_IB_HCA" : "UCX_NET_DEVICES";
-  std::vector<RankOnNetwork> ranks;
-  for (const std::string& packed :
-       world.Gather(Pack(FindAdapters(gpu.bus_id, variable, std::getenv(variable), "/sys"))))
-    ranks.push_back(Unpack<RankOnNetwork>(packed));
+  const std::vector<RankOnNetwork> ranks =
+      Gathered(world, FindAdapters(gpu.bus_id, variable, std::getenv(variable), "/sys"));
   for (const std::string& line : DescribeAdapters(ranks)) spdlog::info("adapters of {}", line);
   for (const std::string& line : WrongAdapters(ranks)) spdlog::warn("{}", line);
 }

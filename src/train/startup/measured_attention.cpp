@@ -25,9 +25,9 @@ AttentionTimes Untimed(const Platform& platform, const std::vector<AttentionDema
   return times;
 }
 
-AttentionTimes Known(const std::string& path, const Platform& platform) {
+AttentionTimes Known(const std::string& path, const Platform& platform, std::string_view warned) {
   AttentionTimes known = Untimed(platform, {});
-  ReadMeasurements(path, kBackwardIsAuto, [&] {
+  ReadMeasurements(path, warned, [&] {
     AttentionTimes read = ReadAttentionTimes(path);
     if (read.gpu != platform.gpu || read.library != platform.library)
       throw UserError(ExitStatus::kData, fmt::format("{}: measured on {} with {}, this is {} with {}", path, read.gpu,
@@ -37,28 +37,36 @@ AttentionTimes Known(const std::string& path, const Platform& platform) {
   return known;
 }
 
+/// Another run may have added others since; those that this one measured replace their like.
+void AddToFile(const std::string& path, const Platform& platform, AttentionTimes measured) {
+  std::erase_if(measured.calls, [](const TimedAttention& call) { return !call.lasting; });
+  for (TimedAttention& known : Known(path, platform, "").calls)
+    if (measured.Find(known.call) == nullptr) measured.calls.push_back(std::move(known));
+  WriteMeasurements(path, kBackwardIsAuto, ToText(measured));
+}
+
 /// The times of all demands, with what the file knows. On rank 0.
 std::vector<TimedAttention> KnownOrTimed(CudaModule& module, const Platform& platform,
                                          const std::vector<AttentionDemand>& demands) {
   const auto began = std::chrono::steady_clock::now();
   const std::string path = FileOfMeasurements("attention", platform.gpu, platform.library);
-  AttentionTimes known = Known(path, platform);
+  const AttentionTimes known = Known(path, platform, kBackwardIsAuto);
+  AttentionTimes measured = Untimed(platform, {});
   const std::vector<std::string> ways = DeterministicWays();
   std::vector<TimedAttention> timed;
-  size_t measured = 0;
   for (const AttentionDemand& demand : demands) {
-    if (known.Find(demand) == nullptr) {
-      known.calls.push_back(TimeWays(module, demand, ways, [](const std::string& way, const std::string& why) {
-        spdlog::info("attention backward: {} is left out: {}", way, why);
-      }));
-      ++measured;
-    }
-    timed.push_back(*known.Find(demand));
+    const TimedAttention* found = known.Find(demand);
+    if (found == nullptr)
+      found = &measured.calls.emplace_back(
+          TimeWays(module, demand, ways, [](const std::string& way, const std::string& why) {
+            spdlog::info("attention backward: {} is left out: {}", way, why);
+          }));
+    timed.push_back(*found);
     timed.back().call.calls = demand.calls;
   }
-  std::erase_if(known.calls, [](const TimedAttention& call) { return !call.lasting; });
-  if (measured > 0) WriteMeasurements(path, kBackwardIsAuto, ToText(known));
-  spdlog::info("attention backward: {} calls known, {} measured in {:.1f} s, {}", demands.size() - measured, measured,
+  const size_t count = measured.calls.size();
+  if (count > 0) AddToFile(path, platform, std::move(measured));
+  spdlog::info("attention backward: {} calls known, {} measured in {:.1f} s, {}", demands.size() - count, count,
                MillisecondsSince(began) * 1e-3, path);
   return timed;
 }

@@ -23,9 +23,9 @@ std::string TextOf(const GemmPlans& made_for, const std::vector<GemmDemand>& dem
   return ToText(plans);
 }
 
-GemmPlans KnownPlans(const std::string& path, const GemmPlans& made_for) {
+GemmPlans KnownPlans(const std::string& path, const GemmPlans& made_for, std::string_view warned) {
   GemmPlans known{made_for.gpu, made_for.library, {}};
-  ReadMeasurements(path, kGemmPlansAreAuto, [&] {
+  ReadMeasurements(path, warned, [&] {
     GemmPlans read = ReadGemmPlans(path);
     CheckMadeFor(read, made_for.gpu, made_for.library, path);
     known = std::move(read);
@@ -36,7 +36,7 @@ GemmPlans KnownPlans(const std::string& path, const GemmPlans& made_for) {
 /// Another run may have added others since; those that this one measured replace their like.
 void AddToFile(const std::string& path, const GemmPlans& measured) {
   GemmPlans all = measured;
-  for (const GemmPlan& plan : KnownPlans(path, measured).plans)
+  for (const GemmPlan& plan : KnownPlans(path, measured, "").plans)
     if (measured.Find(plan.gemm) == nullptr) all.plans.push_back(plan);
   WriteMeasurements(path, kGemmPlansAreAuto, ToText(all));
 }
@@ -45,7 +45,7 @@ void AddToFile(const std::string& path, const GemmPlans& measured) {
 GemmPlans KnownOrMeasured(CudaModule& module, const GemmPlans& made_for, const std::vector<GemmDemand>& demands) {
   const auto began = std::chrono::steady_clock::now();
   const std::string path = FileOfMeasurements("gemms", made_for.gpu, made_for.library);
-  GemmPlans plans = PlansFor(KnownPlans(path, made_for), demands);
+  GemmPlans plans = PlansFor(KnownPlans(path, made_for, kGemmPlansAreAuto), demands);
   const size_t known = plans.plans.size();
   std::vector<GemmDemand> missing;
   for (const GemmDemand& demand : demands)

@@ -35,7 +35,7 @@ void ReadMeasurements(const std::string& path, std::string_view setting, const s
   try {
     read();
   } catch (const UserError& error) {
-    spdlog::warn("{}: {}; everything is measured", setting, error.what());
+    if (!setting.empty()) spdlog::warn("{}: {}; everything is measured", setting, error.what());
   }
 }
 

@@ -11,7 +11,7 @@
 #include <optional>
 #include <sstream>
 
-#include "espalier/comm/pack.hpp"
+#include "espalier/comm/agreement.hpp"
 #include "espalier/train/stop_signals.hpp"
 #include "espalier/util/host_name.hpp"
 #include "espalier/util/input_file.hpp"
@@ -154,8 +154,7 @@ Threads ChooseThreads(int64_t run_threads, std::span<const CoresOfRank> ranks) {
 }
 
 Threads AgreeOnThreads(const Deck& deck, World& world) {
-  std::vector<CoresOfRank> ranks;
-  for (const std::string& packed : world.Gather(Pack(CoresOfThis()))) ranks.push_back(Unpack<CoresOfRank>(packed));
+  const std::vector<CoresOfRank> ranks = Gathered(world, CoresOfThis());
   Threads threads;
   if (world.Rank() == 0) threads = ChooseThreads(deck.run.threads, ranks);
   threads.count = static_cast<int>(world.Max(world.Rank() == 0 ? threads.count : 0));

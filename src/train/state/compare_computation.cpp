@@ -66,9 +66,8 @@ std::optional<Corruption> CompareComputation(const Deck& deck, const Programs& p
   const Computed mine{HostName(), Compute(deck, programs, step)};
   std::vector<std::string> hosts;
   std::map<SharedValue, Holders> values;
-  for (const std::string& packed : world.Gather(Pack(mine))) {
+  for (const Computed& computed : Gathered(world, mine)) {
     const auto rank = static_cast<int>(hosts.size());
-    const auto computed = Unpack<Computed>(packed);
     const int first = mesh.RankOf(mesh.GroupMember(kPeers, mesh.CoordinateOf(rank), 0));
     hosts.push_back(computed.host);
     for (size_t i = 0; i < computed.checksums.size(); ++i)

@@ -29,6 +29,7 @@ class Calibrate(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.plans = self.folder / "plans.json"
+        self.set(ESPALIER_EMULATED_VERSIONS="cuDNN=9.25")  # the first with the ordered backward
 
     def calibrate(self, *arguments):
         done = launch(1, ["calibrate", "--gemm-plans", str(self.plans), "--deck", DECK, *arguments])
@@ -80,19 +81,35 @@ class Calibrate(unittest.TestCase):
     def start(self, name, ranks=1, *overrides):
         return self.measure(name, ranks, "matmul algorithms", "run.gemm_plans=auto", *overrides)
 
-    def choose(self, name, *overrides, ranks=1, fast="two_streams"):
-        """A start that times attention's backward, where cuDNN is fast in one way. Counts, the way, and the run."""
-        self.set(ESPALIER_EMULATED_SLOW_BACKWARD=",".join(
-            f"{way}=40" for way in ("parts", "large_parts", "two_streams", "ordered") if way != fast))
+    def choose(self, name, *overrides, ranks=1):
+        """A start that takes the fastest of attention's backwards. Counts, the way, and the run."""
         counts, printed, run = self.measure(name, ranks, "attention backward", *BACKWARD,
                                             "run.attention_backward=auto", *overrides)
-        way = re.findall(r"attention backward: (\w+) is the fastest way of a step: large_parts [\d.]+ ms, ", printed)
-        self.assertEqual(len(way), 1, printed)
-        return counts, way[0], run
+        taken = re.findall(r"attention backward: (\w+) is the fastest way of a step: (large_parts [\d.]+ ms, .*)", printed)
+        self.assertEqual(len(taken), 1, printed)
+        (way, texts), = taken
+        times = {of: float(ms) for of, ms in re.findall(r"(\w+) ([\d.]+) ms", texts)}
+        self.assertEqual(times[way], min(times.values()))
+        return counts, way, run
+
+    def known(self):
+        """The files of measured times, one for each version of cuDNN."""
+        return sorted((self.folder / "cache" / "espalier").iterdir())
+
+    def prefer(self, *ways):
+        """Changes the measured times so that `ways` are the fastest, in their order."""
+        file, = self.known()
+        times = json.loads(file.read_text())
+        for call in times["calls"]:
+            for way in call["microseconds"]:
+                call["microseconds"][way] = 1000.0 * (1 + (ways.index(way) if way in ways else len(ways)))
+        file.write_text(json.dumps(times))
 
     def test_starts_take_the_fastest_backward(self):
+        self.assertEqual(self.choose("measured")[0], (0, 1))
+        self.prefer("two_streams")
         counts, way, first = self.choose("first")
-        self.assertEqual((counts, way), ((0, 1), "two_streams"))
+        self.assertEqual((counts, way), ((1, 0), "two_streams"))
         named = train(str(self.folder / "named"), 1, [*ON_GPU, *TINY, *BACKWARD, "run.attention_backward=two_streams"])
         for key in ("loss", "grad_norm"):
             self.assertEqual(first.curve(key), named.curve(key))
@@ -101,11 +118,9 @@ class Calibrate(unittest.TestCase):
         self.assertLess(difference(own.curve("loss"), first.curve("loss")), 1e-3)
         self.assertLess(difference(own.curve("grad_norm"), first.curve("grad_norm")), 1e-2)
         self.assertLess(own.steps[1]["peak_bytes"], first.steps[1]["peak_bytes"])  # it needs no workspace
-        # Later starts know the results of a start, whatever is slow then; other shapes are measured.
-        self.assertEqual(self.choose("again", fast="parts")[:2], ((1, 0), "two_streams"))
-        self.assertEqual(self.choose("longer", "model.seq_len=24", fast="large_parts")[:2],
-                         ((0, 1), "large_parts"))
-        file, = (self.folder / "cache" / "espalier").iterdir()
+        # Other shapes are measured.
+        self.assertEqual(self.choose("longer", "model.seq_len=24")[0], (0, 1))
+        file, = self.known()
         self.assertRegex(file.name, r"^attention-an-emulated-GPU-cuDNN-[\d.]+\.json$")
         calls = json.loads(file.read_text())["calls"]
         self.assertEqual(len(calls), 2)
@@ -115,8 +130,8 @@ class Calibrate(unittest.TestCase):
     def test_backward_of_another_cudnn_is_measured_anew(self):
         self.assertEqual(self.choose("first")[0], (0, 1))
         self.set(ESPALIER_EMULATED_VERSIONS="cuDNN=9.30")
-        self.assertEqual(self.choose("newer", fast="ordered")[:2], ((0, 1), "ordered"))
-        old, new = sorted((self.folder / "cache" / "espalier").iterdir())
+        self.assertEqual(self.choose("newer")[0], (0, 1))
+        old, new = self.known()
         self.assertIn("cuDNN-9.30", new.name)
         new.write_text(old.read_text())  # measured with another version
         counts, printed, _ = self.measure("stale", 1, "attention backward", *BACKWARD, "run.attention_backward=auto")
@@ -128,8 +143,10 @@ class Calibrate(unittest.TestCase):
         self.assertEqual(printed.count("not a file of attention's times"), 1)
 
     def test_all_ranks_take_one_backward(self):
-        _, way, two = self.choose("two", "parallel.tp=2", ranks=2, fast="ordered")
-        self.assertEqual(way, "ordered")
+        self.choose("measured", "parallel.tp=2", ranks=2)
+        self.prefer("ordered")
+        counts, way, two = self.choose("two", "parallel.tp=2", ranks=2)
+        self.assertEqual((counts, way), ((1, 0), "ordered"))
         named = train(str(self.folder / "named"), 2,
                       [*ON_GPU, *TINY, *BACKWARD, "parallel.tp=2", "run.attention_backward=ordered"])
         self.assertEqual(two.curve("grad_norm"), named.curve("grad_norm"))
@@ -140,13 +157,23 @@ class Calibrate(unittest.TestCase):
                 for way in ("ordered", "own", "two_streams")}
         peaks = {way: run.steps[1]["peak_bytes"] for way, run in runs.items()}
         self.assertEqual(sorted(peaks, key=peaks.get), ["own", "ordered", "two_streams"])
-        self.set(ESPALIER_EMULATED_BYTES=str(peaks["two_streams"] - 1),
-                 ESPALIER_EMULATED_SLOW_BACKWARD="parts=200,large_parts=200,ordered=20")
+        self.measure("large", 1, "attention backward", *keys, "run.attention_backward=auto")
+        self.prefer("two_streams", "ordered")
+        self.set(ESPALIER_EMULATED_BYTES=str(peaks["two_streams"] - 1))
         _, printed, run = self.measure("small", 1, "attention backward", *keys, "run.attention_backward=auto")
         self.assertIn("attention backward: two_streams does not fit into memory", printed)
-        taken, = (way for way, peak in peaks.items() if peak == run.steps[1]["peak_bytes"])
-        self.assertIn(taken, ("ordered", "own"))  # whichever is faster here
-        self.assertEqual(run.curve("grad_norm"), runs[taken].curve("grad_norm"))
+        self.assertEqual(run.steps[1]["peak_bytes"], peaks["ordered"])
+        self.assertEqual(run.curve("grad_norm"), runs["ordered"].curve("grad_norm"))
+
+    def test_an_older_cudnn_has_no_ordered_backward(self):
+        self.set(ESPALIER_EMULATED_VERSIONS="cuDNN=9.19")
+        _, printed, _ = self.measure("older", 1, "attention backward", *BACKWARD, "run.attention_backward=auto")
+        self.assertIn("attention backward: ordered is left out: run.attention_backward = \"ordered\" needs cuDNN 9.25, "
+                      "this is 9.19", printed)
+        done = launch(1, ["run", DECK, "-d", str(self.folder / "ordered"), *ON_GPU, *TINY, *BACKWARD,
+                          "run.attention_backward=ordered"])
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("needs cuDNN 9.25, this is 9.19", done.stdout)
 
     def test_nothing_is_chosen_where_attention_may_add_in_any_order(self):
         for key in ("run.deterministic=false", "run.deterministic_attention=false"):

@@ -5,7 +5,7 @@
 
 namespace espalier::emulation {
 
-/// Number of attention calls so far, forward and backward.
+/// Number of executed plans so far, forward and backward.
 int64_t FusedAttentionCalls();
 
 }  // namespace espalier::emulation

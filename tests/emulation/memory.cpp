@@ -206,6 +206,15 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   properties->minor = Capability() % 10;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute == cudaDevAttrComputeCapabilityMajor)
+    *value = Capability() / 10;
+  else if (attribute == cudaDevAttrComputeCapabilityMinor)
+    *value = Capability() % 10;
+  else
+    return Failed(cudaErrorInvalidValue);
+  return Broken();
+}
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
   std::snprintf(text, static_cast<size_t>(length), "0000:%02x:00.0", device + 1);
   return cudaSuccess;

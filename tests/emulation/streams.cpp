@@ -65,11 +65,19 @@ struct Node {
 
 using namespace espalier::emulation;
 
+/// An object that graphs and their copies keep alive.
+struct CUuserObject_st {
+  void* object;
+  cudaHostFn_t destroy;
+  unsigned references;
+};
 struct CUgraph_st {
   std::vector<Node> nodes;
+  std::vector<cudaUserObject_t> retained;
 };
 struct CUgraphExec_st {
   std::shared_ptr<const std::vector<Node>> nodes;
+  std::vector<cudaUserObject_t> retained;
 };
 struct CUstream_st {
   std::deque<Task> tasks;
@@ -319,6 +327,12 @@ class GraphRun {
   size_t left_;
 };
 
+void Release(cudaUserObject_t user, unsigned count) {
+  if ((user->references -= count) > 0) return;
+  user->destroy(user->object);
+  delete user;
+}
+
 /// Nodes that `last` awaits, directly or not, and these themselves.
 size_t CountAwaited(const std::vector<Node>& nodes, std::set<size_t> last) {
   std::set<size_t> awaited;
@@ -484,16 +498,42 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   }
   *graph = std::exchange(capture, nullptr);
   if (!unjoined && !CaptureFails("end")) return cudaSuccess;
-  delete std::exchange(*graph, nullptr);
+  cudaGraphDestroy(std::exchange(*graph, nullptr));
   return Failed(cudaErrorStreamCaptureUnjoined);
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   *status = stream->captured != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return Broken();
 }
+#if CUDART_VERSION >= 13000
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long*,
+                                     cudaGraph_t* graph, const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
+#else
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long*,
+                                        cudaGraph_t* graph, const cudaGraphNode_t**, size_t*) {
+#endif
+  *graph = Of(stream).captured;
+  *status = *graph != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return Broken();
+}
+cudaError_t cudaUserObjectCreate(cudaUserObject_t* user, void* object, cudaHostFn_t destroy, unsigned references,
+                                 unsigned) {
+  *user = new CUuserObject_st{object, destroy, references};
+  return Broken();
+}
+cudaError_t cudaUserObjectRelease(cudaUserObject_t user, unsigned count) {
+  Release(user, count);
+  return Broken();
+}
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t user, unsigned count, unsigned) {
+  user->references += count;
+  graph->retained.insert(graph->retained.end(), count, user);
+  return Broken();
+}
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
   if (CaptureFails("instantiate")) return Failed(cudaErrorMemoryAllocation);
-  *executable = new CUgraphExec_st{std::make_shared<const std::vector<Node>>(graph->nodes)};
+  *executable = new CUgraphExec_st{std::make_shared<const std::vector<Node>>(graph->nodes), graph->retained};
+  for (const cudaUserObject_t user : graph->retained) ++user->references;
   ++graphs;
   return cudaSuccess;
 }
@@ -510,10 +550,12 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return Broken();
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  for (const cudaUserObject_t user : graph->retained) Release(user, 1);
   delete graph;
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  for (const cudaUserObject_t user : executable->retained) Release(user, 1);
   delete executable;
   --graphs;
   return cudaSuccess;

@@ -1,4 +1,4 @@
-// cuDNN's attention. Only fused_attention.cpp includes its front end; the emulation replaces it with a plain loop.
+// cuDNN's attention. Only fused_attention.cpp includes its front end.
 #pragma once
 
 #include <cuda_runtime.h>

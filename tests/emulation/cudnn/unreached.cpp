@@ -1,6 +1,6 @@
-// Functions that cuDNN's front end refers to, and that attention does not reach: for engines of its own, which it
-// compiles by NVRTC, and for autotuning. Two are called: no driver is below the emulated runtime, and a capture has no
-// modes. None looks at an argument, so that no header of the toolkit is needed.
+// Functions that cuDNN's front end refers to, and that attention does not reach: for convolutions, for engines of its
+// own, which it compiles by NVRTC, and for autotuning. Two are called: no driver is below the emulated runtime, and a
+// capture has no modes. None looks at an argument, so that no header of the toolkit is needed.
 namespace espalier::emulation {
 
 [[noreturn]] void Fail(const char* what);
@@ -25,6 +25,10 @@ UNREACHED(cudaLibraryGetKernel)
 UNREACHED(cudaLibraryLoadData)
 UNREACHED(cudaLibraryUnload)
 UNREACHED(cudaPointerGetAttributes)
+UNREACHED(cudnnCreateFilterDescriptor)
+UNREACHED(cudnnDestroyFilterDescriptor)
+UNREACHED(cudnnReorderFilterAndBias)
+UNREACHED(cudnnSetFilterNdDescriptor)
 UNREACHED(nvrtcCompileProgram)
 UNREACHED(nvrtcCreateProgram)
 UNREACHED(nvrtcDestroyProgram)

@@ -15,12 +15,12 @@
 #include <string>
 #include <utility>
 
-#include "../emulate.hpp"
-#include "../fused_attention_calls.hpp"
-#include "../switches.hpp"
 #include "descriptor.hpp"
+#include "emulate.hpp"
+#include "fused_attention_calls.hpp"
 #include "graph.hpp"
 #include "program.hpp"
+#include "switches.hpp"
 
 struct cudnnContext {
   cudaStream_t stream = nullptr;

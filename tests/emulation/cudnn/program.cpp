@@ -7,8 +7,6 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <optional>
-#include <set>
 
 #include "espalier/util/types.hpp"
 

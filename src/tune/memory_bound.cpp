@@ -56,7 +56,11 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
 /// Memory of one stage, part by part.
 class Stage {
  public:
-  Stage(const MemoryQuestion& q, const StageFlights& flights) : q_(q), flights_(flights) {}
+  Stage(const MemoryQuestion& q, const StageFlights& flights) : q_(q), flights_(flights) {
+    for (int chunk : flights.chunks) kept_.push_back({Kept(chunk, false), Kept(chunk, true)});
+    for (Part part = 0; part < q.states.size(); ++part)
+      forward_only_ += Count(flights.chunks.front(), part) * q.states[part].forward_only;
+  }
 
   int64_t LeastBytes() const {
     int64_t persistent = 0, weights = q_.profile.prepared, step_gradients = 0, most = 0;
@@ -86,13 +90,9 @@ class Stage {
     return bytes * q_.micro;
   }
   int64_t LiveAt(const InFlight& moment) const {
-    int64_t bytes = 0;
-    if (moment.more_forwards)
-      for (Part part = 0; part < q_.states.size(); ++part)
-        bytes += Count(flights_.chunks.front(), part) * q_.states[part].forward_only;
-    for (size_t i = 0; i < flights_.chunks.size(); ++i)
-      bytes +=
-          moment.before_b[i] * Kept(flights_.chunks[i], false) + moment.before_w[i] * Kept(flights_.chunks[i], true);
+    int64_t bytes = moment.more_forwards ? forward_only_ : 0;
+    for (size_t i = 0; i < kept_.size(); ++i)
+      bytes += moment.before_b[i] * kept_[i].for_b + moment.before_w[i] * kept_[i].for_w;
     const int chunk = flights_.chunks[static_cast<size_t>(moment.chunk)];
     return bytes + (moment.role == Role::kB ? Extra(chunk) : ExtraOfW(chunk)) - WeightsGoneAt(moment);
   }
@@ -152,8 +152,13 @@ class Stage {
     return std::max({int64_t{0}, gradients(kHead), layer - q_.micro * q_.profile.memory[kHead].kept_for_w});
   }
 
+  struct KeptOf {
+    int64_t for_b, for_w;
+  };
   const MemoryQuestion& q_;
   const StageFlights& flights_;
+  std::vector<KeptOf> kept_;  // by index among the chunks of the stage, for a microbatch
+  int64_t forward_only_ = 0;  // of its first chunk
 };
 
 }  // namespace

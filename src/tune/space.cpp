@@ -181,14 +181,17 @@ void Scorer::ScoreSettings(const Layout& base, std::vector<Scored>& fitting, Spa
 
 Scored Scorer::Score(const Layout& layout, const std::vector<int64_t>& split) {
   const std::vector<ChunkParts>& chunks = split.empty() ? ChunksOf(layout) : PartsOf(context_.deck.model, split);
-  return {layout, split, LeastBytesOf(layout, chunks), TimeOf(layout, chunks, LeastUs),
-          TimeOf(layout, chunks, FormulaUs)};
+  Scored scored{layout, split, LeastBytesOf(layout, chunks)};
+  if (scored.least_bytes > context_.memory_bytes) return scored;
+  scored.least_us = TimeOf(layout, chunks, LeastUs);
+  scored.us = TimeOf(layout, chunks, FormulaUs);
+  return scored;
 }
 
 void Scorer::Time(Scored& scored) { scored.us = TimeOf(scored.layout, ChunksOf(scored.layout), FormulaUs); }
 
 int64_t Scorer::InstructionsOf(const Layout& layout) {
-  const ByPart<int64_t>& of = ProfileOf(layout, layout.micro).instructions;
+  const ByPart<int64_t>& of = ProfileOf(layout).instructions;
   int64_t sum = 0;
   for (const ChunkParts& chunk : ChunksOf(layout))
     sum = std::inner_product(of.begin(), of.end(), chunk.count.begin(), sum);
@@ -196,7 +199,7 @@ int64_t Scorer::InstructionsOf(const Layout& layout) {
 }
 
 std::vector<int64_t> Scorer::BalancedByTime(const Layout& layout) {
-  const LayerProfile& profile = ProfileOf(layout, layout.micro);
+  const LayerProfile& profile = ProfileOf(layout);
   const std::vector<ChunkParts>& balanced = ChunksOf(layout);
   const auto schedule = schedules_.Of(layout, Microbatches(layout));
   const size_t chunks = balanced.size();
@@ -223,24 +226,29 @@ std::vector<int64_t> Scorer::BalancedByTime(const Layout& layout) {
   return std::ranges::equal(layers, balanced, {}, {}, &ChunkParts::Layers) ? std::vector<int64_t>() : layers;
 }
 
-const LayerProfile& Scorer::ProfileOf(const Layout& layout, int64_t micro) {
-  const ProfileKey key{micro, layout.recompute, layout.Traits().DefersW()};
+const LayerProfile& Scorer::ProfileOf(const Layout& layout) {
+  const ProfileKey key{layout.micro, layout.recompute, layout.Traits().DefersW()};
   if (const auto it = profiles_.find(key); it != profiles_.end()) return it->second;
-  Layout small = layout;
-  small.micro = micro;
-  return profiles_.emplace(key, ProfileLayers(context_.deck, small, &context_.fullest)).first->second;
+  return profiles_.emplace(key, ProfileLayers(context_.deck, layout, &context_.fullest)).first->second;
+}
+
+const LayerProfile& Scorer::MemoryProfileOf(Layout layout) {
+  layout.micro = 1;
+  const ProfileKey key{layout.micro, layout.recompute, layout.Traits().DefersW()};
+  if (const auto it = memory_profiles_.find(key); it != memory_profiles_.end()) return it->second;
+  return memory_profiles_.emplace(key, ProfileLayers(context_.deck, layout, nullptr)).first->second;
 }
 
 const ByPart<PartStates>& Scorer::StatesOf(const Layout& l) {
-  const StateKey key{l.micro, l.dp_replicate, l.dp_shard, l.GathersAgain(), l.ShardsGradients(), !l.ReducesEach()};
+  const StateKey key{l.dp_replicate, l.dp_shard, l.GathersAgain(), l.ShardsGradients(), !l.ReducesEach()};
   if (const auto it = states_.find(key); it != states_.end()) return it->second;
-  return states_.emplace(key, espalier::StatesOf(ProfileOf(l, l.micro), l)).first->second;
+  return states_.emplace(key, espalier::StatesOf(MemoryProfileOf(l), l)).first->second;
 }
 
 const DataParallelTimes& Scorer::SyncOf(const Layout& l) {
   const std::tuple<int, int, int> key{l.dp_replicate, l.dp_shard, l.pp};
   if (const auto it = syncs_.find(key); it != syncs_.end()) return it->second;
-  return syncs_.emplace(key, SyncTimes(ProfileOf(l, 1), l, context_.costs)).first->second;
+  return syncs_.emplace(key, SyncTimes(ProfileOf(l), l, context_.costs)).first->second;
 }
 
 const std::vector<ChunkParts>& Scorer::ChunksOf(const Layout& l) {
@@ -253,12 +261,11 @@ const std::vector<ChunkParts>& Scorer::ChunksOf(const Layout& l) {
 
 int64_t Scorer::LeastBytesOf(const Layout& l, const std::vector<ChunkParts>& chunks) {
   const auto schedule = schedules_.Of(l, Microbatches(l));
-  return LeastBytes(
-      {ProfileOf(l, l.micro), StatesOf(l), schedule->flights, chunks, l.micro, Microbatches(l), l.prefetch});
+  return LeastBytes({MemoryProfileOf(l), StatesOf(l), schedule->flights, chunks, l.micro, Microbatches(l), l.prefetch});
 }
 
 double Scorer::TimeOf(const Layout& l, const std::vector<ChunkParts>& chunks, double (*us)(const StepQuestion&)) {
-  const LayerProfile& profile = ProfileOf(l, l.micro);
+  const LayerProfile& profile = ProfileOf(l);
   const auto schedule = schedules_.Of(l, Microbatches(l));
   return us({profile, l, schedule->replay, Microbatches(l), chunks, SyncOf(l), HopUs(profile, l, context_.costs),
              context_.deck.overlap.gradients});

@@ -92,7 +92,7 @@ class Scorer {
 
   /// Appends every layout of the group whose memory bound fits, without `us`.
   void ScoreAll(std::vector<Scored>& fitting, SpaceCounts& counts);
-  /// One layout with given layers per chunk (empty: balanced by FLOPs), whether it fits or not.
+  /// One layout with given layers per chunk (empty: balanced by FLOPs). Without times if it does not fit.
   Scored Score(const Layout& layout, const std::vector<int64_t>& split);
   /// Replays the schedule of one that ScoreAll made. Thread-safe: all that it needs is known since then.
   void Time(Scored& scored);
@@ -108,7 +108,9 @@ class Scorer {
     bool defers;
     auto operator<=>(const ProfileKey&) const = default;
   };
-  const LayerProfile& ProfileOf(const Layout& layout, int64_t micro);
+  const LayerProfile& ProfileOf(const Layout& layout);
+  /// For the memory bound: of a microbatch of one sequence, without times. Layouts that do not fit need no other.
+  const LayerProfile& MemoryProfileOf(Layout layout);
   const ByPart<PartStates>& StatesOf(const Layout& layout);
   const DataParallelTimes& SyncOf(const Layout& layout);
   const std::vector<ChunkParts>& ChunksOf(const Layout& layout);
@@ -127,8 +129,8 @@ class Scorer {
   const Group group_;
   ScheduleCache& schedules_;
   Deck deck_;  ///< scratch for checks of relations
-  std::map<ProfileKey, LayerProfile> profiles_;
-  using StateKey = std::tuple<int64_t, int, int, bool, bool, bool>;
+  std::map<ProfileKey, LayerProfile> profiles_, memory_profiles_;
+  using StateKey = std::tuple<int, int, bool, bool, bool>;
   std::map<StateKey, ByPart<PartStates>> states_;
   std::map<std::tuple<int, int, int>, DataParallelTimes> syncs_;
   std::map<std::tuple<int, ScheduleKind>, std::vector<ChunkParts>> chunks_;

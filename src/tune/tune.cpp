@@ -24,7 +24,9 @@ constexpr size_t kRefined = 100;            // refinements of the fastest: other
 constexpr size_t kConventionalRefined = 3;  // conventional layouts with the schedule of the fastest interleaved ones
 constexpr int kRounds = 4;                  // of choices, as long as few fit
 constexpr size_t kEnoughFit = 5;            // fitting layouts that end the rounds
-constexpr size_t kTriedAtOnce = 16;         // layouts that are compiled before the next are judged by their peaks
+constexpr size_t kTriedAtOnce = 4;          // layouts that are compiled before the next are judged by them
+constexpr int64_t kLong = 20;               // parts of the instructions of a search: longer programs must promise more
+constexpr double kLeastRatio = 0.95;        // of a simulated step and its formula, unless a lower one is found
 constexpr size_t kRefinedOffloads = 3;      // candidates whose shares on the host are chosen anew
 constexpr int kSimulatedForFewest = 6;      // candidates for a smaller number of ranks
 constexpr double kShareStep = 0.05;         // measured shares that differ by less count as equal
@@ -240,48 +242,59 @@ class Search {
 
   /// Compiles and simulates the deck's own layout and the best others; while few fit, the best of the rest.
   void TryBest() {
-    std::vector<int64_t> instructions;
     for (size_t i = 0; i < scored_.size(); ++i)
-      instructions.push_back(scorers_[scorer_of_[i]].InstructionsOf(scored_[i].layout));
+      instructions_.push_back(scorers_[scorer_of_[i]].InstructionsOf(scored_[i].layout));
     tried_.resize(scored_.size());
-    TryAll(Own());
-    const size_t enough = std::min(kEnoughFit, static_cast<size_t>(options_.simulated + 1) / 2);
+    const auto most = static_cast<size_t>(options_.simulated), enough = std::min(kEnoughFit, (most + 1) / 2);
     for (int round = 0; round == 0 || (round < kRounds && CountFitting() < enough); ++round) {
-      const std::vector<size_t> next = ChooseOpen(instructions);
+      std::vector<size_t> next = ChooseOpen(most, std::numeric_limits<int64_t>::max());
       if (next.empty()) break;
-      for (size_t begin = 0; begin < next.size(); begin += kTriedAtOnce) {
-        const size_t end = std::min(begin + kTriedAtOnce, next.size());
-        std::vector<size_t> few(next.data() + begin, next.data() + end);
-        std::erase_if(few, [&](size_t i) { return !MayFit(scored_[i]); });
-        TryAll(few);
-      }
+      if (round == 0) PutOwnFirst(next);
+      const size_t hopeless = TryInTurn(next);
+      TryInTurn(ChooseOpen(hopeless, options_.instructions / kLong));
     }
     result_.compiled = std::ssize(chosen_);
     for (size_t i = 0; i < scored_.size(); ++i)
       if (!tried_[i] && !MayFit(scored_[i])) ++result_.expected_too_large;
   }
-  /// The best of the layouts that may fit and were not tried, as indices of the scored.
-  std::vector<size_t> ChooseOpen(const std::vector<int64_t>& instructions) const {
+  /// The best of the layouts that may fit and were not tried, with programs of up to `longest` instructions, as indices
+  /// of the scored.
+  std::vector<size_t> ChooseOpen(size_t count, int64_t longest) const {
     std::vector<size_t> open;
     std::vector<Scored> scored;
     std::vector<int64_t> lengths;
     for (size_t i = 0; i < scored_.size(); ++i) {
-      if (tried_[i] || !MayFit(scored_[i])) continue;
+      if (tried_[i] || instructions_[i] > longest || !MayFit(scored_[i])) continue;
       open.push_back(i);
       scored.push_back(scored_[i]);
-      lengths.push_back(instructions[i]);
+      lengths.push_back(instructions_[i]);
     }
-    std::vector<size_t> chosen =
-        Choose(scored, lengths, {static_cast<size_t>(options_.simulated), options_.instructions});
+    std::vector<size_t> chosen = Choose(scored, lengths, {count, options_.instructions});
     for (size_t& i : chosen) i = open[i];
     return chosen;
   }
   /// The layout of the deck, if it is among the scored.
-  std::vector<size_t> Own() const {
+  void PutOwnFirst(std::vector<size_t>& layouts) const {
     const Layout own = LayoutOf(deck_);
-    for (size_t i = 0; i < scored_.size(); ++i)
-      if (scored_[i].layout == own && scored_[i].split == deck_.pipeline.split) return {i};
-    return {};
+    for (size_t i = 0; i < scored_.size(); ++i) {
+      if (scored_[i].layout != own || scored_[i].split != deck_.pipeline.split) continue;
+      std::erase(layouts, i);
+      layouts.insert(layouts.begin(), i);
+      return;
+    }
+  }
+  /// Tries a few at a time, without those that their like show to be too large. Returns how many it left out as
+  /// hopeless.
+  size_t TryInTurn(const std::vector<size_t>& layouts) {
+    size_t hopeless = 0;
+    for (size_t begin = 0; begin < layouts.size(); begin += kTriedAtOnce) {
+      const size_t end = std::min(begin + kTriedAtOnce, layouts.size());
+      std::vector<size_t> few(layouts.data() + begin, layouts.data() + end);
+      std::erase_if(few, [&](size_t i) { return !MayFit(scored_[i]); });
+      hopeless += std::erase_if(few, [&](size_t i) { return IsHopeless(i); });
+      TryAll(few);
+    }
+    return hopeless;
   }
   void TryAll(const std::vector<size_t>& layouts) {
     std::vector<Trial> trials(layouts.size());
@@ -297,6 +310,10 @@ class Search {
         const double excess = static_cast<double>(trials[i].peak_bytes) / static_cast<double>(scored.least_bytes);
         double& least = least_excess_.try_emplace(KindOf(scored.layout), excess).first->second;
         least = std::min(least, excess);
+      }
+      if (trials[i].step_us > 0) {
+        fastest_us_ = std::min(fastest_us_, trials[i].step_us);
+        least_ratio_ = std::min(least_ratio_, trials[i].step_us / scored.us);
       }
       tried_[layouts[i]] = true;
       chosen_.push_back(layouts[i]);
@@ -317,6 +334,13 @@ class Search {
     const auto least = least_excess_.find(KindOf(scored.layout));
     return least == least_excess_.end() ||
            least->second * static_cast<double>(scored.least_bytes) <= static_cast<double>(context_.memory_bytes);
+  }
+
+  /// Its programs are long, and it is no near tie of the fastest even if the formula is as far above its simulation as
+  /// for any other.
+  bool IsHopeless(size_t i) const {
+    return instructions_[i] > options_.instructions / kLong &&
+           scored_[i].us * least_ratio_ > fastest_us_ * (1 + kModelError);
   }
 
   /// The end of a sentence about a compiled layout that does not fit.
@@ -402,9 +426,11 @@ class Search {
   std::vector<size_t> scorer_of_;
   std::optional<Layout> smallest_;
   int64_t smallest_bytes_ = 0;
-  std::vector<bool> tried_;     // by index of the scored
-  std::vector<size_t> chosen_;  // indices of the compiled, in their order
+  std::vector<int64_t> instructions_;  // by index of the scored
+  std::vector<bool> tried_;            // the same
+  std::vector<size_t> chosen_;         // indices of the compiled, in their order
   std::vector<Trial> trials_;
+  double fastest_us_ = std::numeric_limits<double>::max(), least_ratio_ = kLeastRatio;
   std::map<Kind, double> least_excess_;  // of the peaks of compiled layouts over their lower bounds
   TuneResult result_;
 };

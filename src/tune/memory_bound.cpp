@@ -169,9 +169,10 @@ ByPart<PartStates> StatesOf(const LayerProfile& profile, const Layout& layout) {
   return states;
 }
 
-int64_t LeastBytes(const MemoryQuestion& question) {
+int64_t LeastBytes(const MemoryQuestion& question, int64_t enough) {
   int64_t most = 0;
-  for (const StageFlights& flights : question.flights) most = std::max(most, Stage(question, flights).LeastBytes());
+  for (auto flights = question.flights.begin(); flights != question.flights.end() && most <= enough; ++flights)
+    most = std::max(most, Stage(question, *flights).LeastBytes());
   return most;
 }
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "tune/in_flight.hpp"
@@ -41,7 +42,7 @@ struct MemoryQuestion {
   int prefetch = 0;  ///< layers whose weights are gathered ahead
 };
 
-/// Bytes of the stage that needs most.
-int64_t LeastBytes(const MemoryQuestion& question);
+/// Bytes of the stage that needs most, or of the first that needs more than `enough`.
+int64_t LeastBytes(const MemoryQuestion& question, int64_t enough = std::numeric_limits<int64_t>::max());
 
 }  // namespace espalier

@@ -169,7 +169,8 @@ void Scorer::ScoreSettings(const Layout& base, std::vector<Scored>& fitting, Spa
     for (Layout l : StateSettings(context_, base)) {
       l.recompute = recompute;
       ++counts.considered;
-      const int64_t least = LeastBytesOf(l, chunks);
+      const int64_t enough = std::max(context_.memory_bytes, counts.smallest_bytes);  // more is not even the smallest
+      const int64_t least = LeastBytesOf(l, chunks, counts.smallest ? enough : kNoLimit);
       if (least <= context_.memory_bytes) {
         fitting.push_back({l, {}, least, TimeOf(l, chunks, LeastUs)});
         continue;
@@ -259,9 +260,10 @@ const std::vector<ChunkParts>& Scorer::ChunksOf(const Layout& l) {
   return chunks_.emplace(key, PartsOf(deck.model, SplitLayers(deck, l.pp * l.chunks).LayersOfChunks())).first->second;
 }
 
-int64_t Scorer::LeastBytesOf(const Layout& l, const std::vector<ChunkParts>& chunks) {
+int64_t Scorer::LeastBytesOf(const Layout& l, const std::vector<ChunkParts>& chunks, int64_t enough) {
   const auto schedule = schedules_.Of(l, Microbatches(l));
-  return LeastBytes({MemoryProfileOf(l), StatesOf(l), schedule->flights, chunks, l.micro, Microbatches(l), l.prefetch});
+  return LeastBytes({MemoryProfileOf(l), StatesOf(l), schedule->flights, chunks, l.micro, Microbatches(l), l.prefetch},
+                    enough);
 }
 
 double Scorer::TimeOf(const Layout& l, const std::vector<ChunkParts>& chunks, double (*us)(const StepQuestion&)) {

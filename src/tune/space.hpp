@@ -2,6 +2,7 @@
 // ep and parallel.context are one group: they share the profiles of their layers.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -114,7 +115,9 @@ class Scorer {
   const ByPart<PartStates>& StatesOf(const Layout& layout);
   const DataParallelTimes& SyncOf(const Layout& layout);
   const std::vector<ChunkParts>& ChunksOf(const Layout& layout);
-  int64_t LeastBytesOf(const Layout& layout, const std::vector<ChunkParts>& chunks);
+  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  /// LeastBytes of a layout.
+  int64_t LeastBytesOf(const Layout& layout, const std::vector<ChunkParts>& chunks, int64_t enough = kNoLimit);
   /// The result of `us`, FormulaUs or LeastUs, for a layout.
   double TimeOf(const Layout& layout, const std::vector<ChunkParts>& chunks, double (*us)(const StepQuestion&));
   int64_t Microbatches(const Layout& layout) const {

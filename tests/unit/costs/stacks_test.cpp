@@ -146,7 +146,7 @@ TEST(StackCosts, GradientsArePassedOverOncePerStepOrMicrobatch) {
     cluster.gradient_passes = 0;
     cluster.accumulation_passes = 4;
     const int microbatches = programs == &once ? 1 : 4;
-    EXPECT_NEAR(programs->Us(cluster, kEverything) - none, microbatches * us, 1);
+    EXPECT_NEAR(programs->Us(cluster, kEverything) - none, microbatches * us, microbatches);
     cluster.accumulation_passes = 0;
   }
 }

@@ -230,15 +230,20 @@ class MessageScheduler : ReusedMemory {
   std::vector<bool> after_message_;  // the task needs a message, perhaps indirectly
 };
 
-}  // namespace
-
-std::vector<int> ScheduleLists(const std::vector<LaneTask>& tasks) {
+/// The next task is the one that can start first; of those that can start at once, the one whose `rank` is least.
+std::vector<int> Merge(const std::vector<LaneTask>& tasks, double LaneTask::*rank) {
   ListScheduler lanes(tasks);
   while (!lanes.Done())
     lanes.Issue(*std::ranges::min_element(lanes.Open(), {},
-                                          [&](int t) { return std::pair(lanes.Start(t), lanes.At(t).until_message); }));
+                                          [&](int t) { return std::pair(lanes.Start(t), lanes.At(t).*rank); }));
   return lanes.Order();
 }
+
+}  // namespace
+
+std::vector<int> ScheduleLists(const std::vector<LaneTask>& tasks) { return Merge(tasks, &LaneTask::until_message); }
+
+std::vector<int> ScheduleEvenly(const std::vector<LaneTask>& tasks) { return Merge(tasks, &LaneTask::share_before); }
 
 std::vector<int> ScheduleStrips(const std::vector<LaneTask>& tasks) { return StripScheduler(tasks).Run(); }
 

@@ -102,6 +102,11 @@ void AppendTasks(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, 
   double until = std::numeric_limits<double>::infinity();
   for (auto task = tasks.rbegin(); task != tasks.rend() - begin; ++task)
     task->until_message = until = task->lane == kComputeLane ? until + task->time : 0;
+  const auto kernel_time = [](const LaneTask& task) { return task.lane == kComputeLane ? task.time : 0; };
+  double before = 0, all = 0;
+  for (auto task = tasks.begin() + begin; task != tasks.end(); ++task) all += kernel_time(*task);
+  for (auto task = tasks.begin() + begin; task != tasks.end() && all > 0; before += kernel_time(*task++))
+    task->share_before = before / all;
 }
 
 }  // namespace
@@ -147,6 +152,7 @@ JobOps Interleave(const Graph& graph, const GraphFacts& facts, const Mesh& mesh,
     std::vector<LaneTask> timed;
     for (const std::vector<int>& list : ops) AppendTasks(graph, facts, mesh, *of_ops, list, timed);
     orders.push_back(ScheduleLists(timed));
+    orders.push_back(ScheduleEvenly(timed));
     if (tasks.empty()) tasks = std::move(timed);
   }
   std::vector<size_t> positions[2];  // by microbatch and op: where it went

@@ -21,6 +21,7 @@ struct LaneTask {
   int strip = 0;                ///< for ScheduleStrips: its strip of rows
   int stage = 0;                ///< for ScheduleStrips: how many messages of its region come before it
   double until_message = 0;     ///< for ScheduleLists: time of kernels from it to the next message of its list
+  double share_before = 0;      ///< for ScheduleEvenly: of the time of its list's kernels
   std::vector<int> needs = {};  ///< tasks that end before it starts; lower numbers than its own
   std::vector<int> after = {};  ///< tasks that are issued before it, but may end later; lower numbers, too
 };
@@ -29,6 +30,10 @@ struct LaneTask {
 /// first; of those that can start at once, the one with the least `until_message`, so that lanes of messages do not run
 /// dry.
 std::vector<int> ScheduleLists(const std::vector<LaneTask>& tasks);
+
+/// The same, but of those that can start at once the one of the list that has done less: there are kernels of one list
+/// under messages of the other to the end, and values of one die while the other makes its own.
+std::vector<int> ScheduleEvenly(const std::vector<LaneTask>& tasks);
 
 /// Tasks of strips of rows. The compute lane takes the task that can start first; of those that can start at once, a
 /// short one that feeds a message, then the one of the lowest stage and strip. A task that fills gaps is taken where

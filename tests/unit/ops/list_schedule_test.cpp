@@ -79,6 +79,15 @@ TEST(ScheduleLists, OfEqualTasksTheFirstListGoesFirst) {
   EXPECT_EQ(ScheduleLists(tasks), (std::vector{0, 1, 3, 4, 2, 5}));
 }
 
+TEST(ScheduleEvenly, TheListThatHasDoneLessGoesFirst) {
+  std::vector<LaneTask> tasks;
+  for (int i = 0; i < 2; ++i) tasks.push_back({.time = 1, .share_before = i / 2.0});
+  for (int i = 0; i < 4; ++i) tasks.push_back({.time = 1, .share_before = i / 4.0});
+  for (int i : {1, 3, 4, 5}) tasks[static_cast<size_t>(i)].after = {i - 1};
+  EXPECT_EQ(ScheduleEvenly(tasks), (std::vector{0, 2, 3, 1, 4, 5}));
+  EXPECT_EQ(ScheduleLists(tasks), (std::vector{0, 1, 2, 3, 4, 5}));
+}
+
 /// Queries, then keys and their message, then attention, which reads both and stays the last.
 std::vector<LaneTask> Attention(double message) {
   return {{.time = 2},                                            // 0: queries
@@ -112,7 +121,7 @@ TEST(ScheduleMessages, AMessageWaitsForTheKernelsBeforeIt) {
 TEST(ListSchedule, EveryPolicyIssuesEveryTaskAfterThoseItDependsOn) {
   std::vector<LaneTask> tasks = TwoStrips(2, 5);
   tasks.push_back({.fills_gaps = true, .after = {3}});
-  for (const auto& schedule : {ScheduleLists, ScheduleStrips, ScheduleMessages}) {
+  for (const auto& schedule : {ScheduleLists, ScheduleEvenly, ScheduleStrips, ScheduleMessages}) {
     std::vector<bool> issued(tasks.size());
     for (int t : schedule(tasks)) {
       for (int earlier : tasks[static_cast<size_t>(t)].needs) EXPECT_TRUE(issued[static_cast<size_t>(earlier)]) << t;

@@ -493,7 +493,8 @@ def shared_experts(add, half):
     add(1, 1, 2, 1, 4, model=[*ONE_KV_HEAD, *SHARED_OUT], keys=[EP2, ZERO3])
     add(1, 1, 2, 2, 1, model=SHARED_OUT, keys=[EP2, RING, ZERO3])
     add(1, 1, 2, 2, 1, model=[*SHARED_OUT, *ROUTER_LOSSES], keys=[EP4, ALL_GATHER, BUFFER[1], SELECTIVE])
-    add(1, 1, 1, 2, 2, model=[*MANY_HEADS, *SHARED_OUT], keys=[EP4, ALL_TO_ALL])
+    # With the seed of the others, two experts of a token score the same to the last bits on AVX2, at the fifth step.
+    add(1, 1, 1, 2, 2, model=[*MANY_HEADS, *SHARED_OUT, "run.seed=4321"], keys=[EP4, ALL_TO_ALL])
     add(1, 1, 2, 2, 2, model=SHARED_OUT, keys=[EP8, RING, BUFFER[0], FULL])
     add(1, 1, 1, 2, 2, model=SHARED_OUT, keys=[EP2, RING, BUFFER[1]])
     add(1, 1, 2, 1, 2, model=[*SHARED_OUT, "experts.z_loss=0.001", "batch.micro=2"],

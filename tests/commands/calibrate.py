@@ -89,7 +89,8 @@ class Calibrate(unittest.TestCase):
         self.assertEqual(len(said), 1, printed)
         (way, texts), = said
         times = {of: float(ms) for of, ms in re.findall(r"(\w+) ([\d.]+) ms", texts)}
-        self.assertEqual(times[way], min(times.values()))
+        # Ways that are faster by less than 1 % do not replace the default one; the times are rounded to 1 us.
+        self.assertLessEqual(times[way], 1.011 * min(times.values()) + 0.001)
         return counts, way, run
 
     def known(self):

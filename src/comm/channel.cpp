@@ -1,6 +1,7 @@
 // Which communicator each instruction uses.
 #include <algorithm>
 
+#include "espalier/comm/agreement.hpp"
 #include "espalier/comm/communication.hpp"
 #include "espalier/comm/pack.hpp"
 #include "espalier/util/error.hpp"
@@ -43,10 +44,8 @@ std::vector<Channel> ChannelsOf(const Program& program) {
 
 std::vector<Channel> AgreeOnChannels(World& world, const std::vector<Channel>& mine) {
   std::vector<Channel> all;
-  for (const std::string& packed : world.Gather(Pack(mine))) {
-    const auto channels = Unpack<std::vector<Channel>>(packed);
+  for (const std::vector<Channel>& channels : Gathered(world, mine))
     all.insert(all.end(), channels.begin(), channels.end());
-  }
   return Unpack<std::vector<Channel>>(world.Broadcast(Pack(Distinct(std::move(all)))));
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <ranges>
 #include <set>
+#include <span>
 
 #include "espalier/graph/transfers.hpp"
 #include "espalier/ops/list_schedule.hpp"
@@ -102,11 +103,14 @@ void AppendTasks(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, 
   double until = std::numeric_limits<double>::infinity();
   for (auto task = tasks.rbegin(); task != tasks.rend() - begin; ++task)
     task->until_message = until = task->lane == kComputeLane ? until + task->time : 0;
-  const auto kernel_time = [](const LaneTask& task) { return task.lane == kComputeLane ? task.time : 0; };
-  double before = 0, all = 0;
-  for (auto task = tasks.begin() + begin; task != tasks.end(); ++task) all += kernel_time(*task);
-  for (auto task = tasks.begin() + begin; task != tasks.end() && all > 0; before += kernel_time(*task++))
-    task->share_before = before / all;
+  double kernels = 0;
+  const std::span appended = std::span(tasks).subspan(static_cast<size_t>(begin));
+  for (LaneTask& task : appended) {
+    task.share_before = kernels;
+    if (task.lane == kComputeLane) kernels += task.time;
+  }
+  if (kernels > 0)
+    for (LaneTask& task : appended) task.share_before /= kernels;
 }
 
 }  // namespace

@@ -29,20 +29,13 @@ bool TellsOutside(const Run& run) {
          run.deck().run.transport == Transport::kNccl;
 }
 
-/// By rank. Collective.
-std::vector<int64_t> OfAllRanks(const Run& run, int64_t mine) {
-  std::vector<int64_t> all;
-  for (const std::string& each : run.world.Gather(std::to_string(mine))) all.push_back(std::stoll(each));
-  return all;
-}
-
 void ReportEnd(const Run& run, ExitStatus status) {
   const Arena& arena = run.programs.arena();
   const Arena* host = run.programs.host();
   const int64_t on_host = host == nullptr ? 0 : host->bytes();
   const int64_t outside = run.device.OutsideBytes(arena.bytes(), run.checkpoints.staging_bytes() + on_host);
-  const std::vector<int64_t> peaks = OfAllRanks(run, arena.HighWater());
-  std::vector<int64_t> host_peaks = OfAllRanks(run, host == nullptr ? 0 : host->HighWater());
+  const std::vector<int64_t> peaks = Gathered(run.world, arena.HighWater());
+  std::vector<int64_t> host_peaks = Gathered(run.world, host == nullptr ? 0 : host->HighWater());
   if (std::ranges::all_of(host_peaks, [](int64_t peak) { return peak == 0; })) host_peaks.clear();
   const int64_t most_outside = run.world.Max(outside);
   run.reporter.End(status, peaks, most_outside, host_peaks);

@@ -3,9 +3,8 @@
 //
 //   persistent  masters and moments in shards (ZeRO), accumulators, compute weights, token ids   MemoryPlanner's base
 //   in flight   what F keeps of every microbatch between F and B, and B between B and W          the schedule's counts
-//   extra       what B or W of the top layer of a chunk makes additionally, before it frees kept values; the messages
-//   in
-//               which its weights are gathered or its gradients reduced, with their workspaces
+//   extra       what B or W of the top layer of a chunk makes additionally, before it frees kept values; messages that
+//               gather its weights or reduce its gradients, with their workspaces
 //
 // Not counted: workspaces of kernels, other messages, alignment of activations, holes. The rank with coordinate 0 on
 // all axes but pp has the largest shards.

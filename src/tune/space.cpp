@@ -233,11 +233,12 @@ const LayerProfile& Scorer::ProfileOf(const Layout& layout) {
   return profiles_.emplace(key, ProfileLayers(context_.deck, layout, &context_.fullest)).first->second;
 }
 
-const LayerProfile& Scorer::MemoryProfileOf(Layout layout) {
-  layout.micro = 1;
-  const ProfileKey key{layout.micro, layout.recompute, layout.Traits().DefersW()};
+const LayerProfile& Scorer::MemoryProfileOf(const Layout& layout) {
+  const ProfileKey key{1, layout.recompute, layout.Traits().DefersW()};
   if (const auto it = memory_profiles_.find(key); it != memory_profiles_.end()) return it->second;
-  return memory_profiles_.emplace(key, ProfileLayers(context_.deck, layout, nullptr)).first->second;
+  Layout of_one = layout;
+  of_one.micro = 1;
+  return memory_profiles_.emplace(key, ProfileLayers(context_.deck, of_one, nullptr)).first->second;
 }
 
 const ByPart<PartStates>& Scorer::StatesOf(const Layout& l) {

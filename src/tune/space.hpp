@@ -111,7 +111,7 @@ class Scorer {
   };
   const LayerProfile& ProfileOf(const Layout& layout);
   /// For the memory bound: of a microbatch of one sequence, without times. Layouts that do not fit need no other.
-  const LayerProfile& MemoryProfileOf(Layout layout);
+  const LayerProfile& MemoryProfileOf(const Layout& layout);
   const ByPart<PartStates>& StatesOf(const Layout& layout);
   const DataParallelTimes& SyncOf(const Layout& layout);
   const std::vector<ChunkParts>& ChunksOf(const Layout& layout);

@@ -251,7 +251,7 @@ class Search {
       if (next.empty()) break;
       if (round == 0) PutOwnFirst(next);
       const size_t hopeless = TryInTurn(next);
-      TryInTurn(ChooseOpen(hopeless, options_.instructions / kLong));
+      if (hopeless > 0) TryInTurn(ChooseOpen(hopeless, options_.instructions / kLong));
     }
     result_.compiled = std::ssize(chosen_);
     for (size_t i = 0; i < scored_.size(); ++i)
@@ -273,7 +273,7 @@ class Search {
     for (size_t& i : chosen) i = open[i];
     return chosen;
   }
-  /// The layout of the deck, if it is among the scored.
+  /// Puts the layout of the deck at the beginning, if it is among the scored.
   void PutOwnFirst(std::vector<size_t>& layouts) const {
     const Layout own = LayoutOf(deck_);
     for (size_t i = 0; i < scored_.size(); ++i) {

@@ -79,11 +79,6 @@ struct Algorithm {
 };
 Algorithm AlgorithmOf(const cublasLtMatmulAlgo_t& bytes) { return std::bit_cast<Algorithm>(bytes); }
 
-[[noreturn]] void EndContext(const char* what) {
-  std::fprintf(stderr, "emulated cuBLASLt: %s\n", what);
-  std::abort();
-}
-
 int64_t SizeOf(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : type == CUDA_R_16BF ? 2 : 1; }
 bool IsFp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 bool IsFloat(cudaDataType_t type) { return type == CUDA_R_32F || type == CUDA_R_16BF; }
@@ -297,7 +292,7 @@ void CheckAligned(const Call& call) {
     const uint16_t promised = call.algorithm.alignments[i];
     const uint16_t needed = IsSet("aligned") ? promised : std::min(promised, kAccess);
     if (reinterpret_cast<uintptr_t>(operands[i]) % needed != 0)
-      EndContext("an operand below the alignment that was promised");
+      EndContext("cuBLASLt", "an operand below the alignment that was promised");
   }
 }
 

@@ -14,6 +14,8 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <tuple>
@@ -48,6 +50,12 @@ uint64_t Meet(Meeting meeting, uint32_t mask = 0, uint64_t value = 0, int source
 
 /// Reports a broken invariant of a kernel.
 [[noreturn]] void Fail(const char* what);
+
+/// Ends the process where a call of a library would break the context of a GPU.
+[[noreturn]] inline void EndContext(const char* library, const char* what) {
+  std::fprintf(stderr, "emulated %s: %s\n", library, what);
+  std::abort();
+}
 
 /// Index of the calling thread in its warp.
 int Lane();

@@ -38,7 +38,7 @@ std::vector<std::string> GatherAttempts(World& world, const std::function<std::s
 /// The results of the attempts, by rank; throws AgreedError with the messages of all ranks that failed.
 std::vector<std::string> ResultsOf(const std::vector<std::string>& attempts, ExitStatus status);
 
-/// What each rank has, by rank, on rank 0; nothing on the others.
+/// The values of all ranks, by rank, on rank 0; nothing on the others.
 template <typename T>
 std::vector<T> Gathered(World& world, const T& mine) {
   std::vector<T> ranks;

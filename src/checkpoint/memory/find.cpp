@@ -87,11 +87,10 @@ struct Findings {
   auto Fields() { return std::tie(newest, incomplete); }
 };
 
-Findings Merge(const std::vector<std::string>& packed) {
+Findings Merge(std::vector<Sight> of_ranks) {
   std::map<std::string, MemoryGeneration> by_id;
   Findings findings;
-  for (const std::string& bytes : packed) {
-    Sight sight = Unpack<Sight>(bytes);
+  for (Sight& sight : of_ranks) {
     for (std::string& text : sight.damage) findings.incomplete.push_back(std::move(text));
     for (MemoryGeneration& seen : sight.generations) {
       const auto [place, fresh] = by_id.try_emplace(seen.id, seen);
@@ -119,8 +118,8 @@ Findings Merge(const std::vector<std::string>& packed) {
 FoundInMemory FindInMemory(const MemoryNodes& nodes, World& world) {
   Sight sight;
   OnAllRanks(world, [&] { sight = LookAround(nodes, world.Rank()); });
-  const std::vector<std::string> packed = world.Gather(Pack(sight));
-  auto findings = Unpack<Findings>(OnRankZero(world, [&] { return Pack(Merge(packed)); }));
+  std::vector<Sight> of_ranks = Gathered(world, sight);
+  auto findings = Unpack<Findings>(OnRankZero(world, [&] { return Pack(Merge(std::move(of_ranks))); }));
   FoundInMemory found{std::nullopt, std::move(findings.incomplete)};
   if (!findings.newest.empty()) found.newest = std::move(findings.newest.front());
   return found;

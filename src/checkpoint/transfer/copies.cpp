@@ -82,12 +82,11 @@ std::string TextOf(const Verdict& verdict, const std::vector<std::string>& tenso
 }
 
 /// The differences between the ranks; no ranks if there is none.
-Corruption Judge(const std::vector<StateTensor>& tensors, const Mesh& mesh, const std::vector<std::string>& packed) {
+Corruption Judge(const std::vector<StateTensor>& tensors, const Mesh& mesh, const std::vector<RankReport>& ranks) {
   std::vector<std::string> hosts;
   std::map<SharedValue, Holders> boxes;  // by tensor and first holder
-  for (const std::string& bytes : packed) {
+  for (const RankReport& report : ranks) {
     const auto rank = static_cast<int>(hosts.size());
-    const auto report = Unpack<RankReport>(bytes);
     hosts.push_back(report.host);
     for (const Shared& box : report.boxes) boxes[{box.tensor, box.first}][box.crc].push_back(rank);
   }
@@ -167,8 +166,8 @@ std::optional<Corruption> Copies::Compare() {
   RankReport mine{HostName(), {}};
   for (const Own& own : own_)
     if (own.shared) mine.boxes.push_back({own.tensor, own.first, own.crc});
-  const std::vector<std::string> packed = world_.Gather(Pack(mine));
-  const auto found = Unpack<Corruption>(OnRankZero(world_, [&] { return Pack(Judge(tensors_, mesh_, packed)); }));
+  const std::vector<RankReport> ranks = Gathered(world_, mine);
+  const auto found = Unpack<Corruption>(OnRankZero(world_, [&] { return Pack(Judge(tensors_, mesh_, ranks)); }));
   return found.ranks.empty() ? std::nullopt : std::optional(found);
 }
 

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <string>
@@ -65,11 +64,6 @@ Handle& HandleOf(cudnnBackendDescriptor_t descriptor) { return *static_cast<Hand
 constexpr int64_t kEngines = 32;  ///< the front end may ask for some of them by number
 
 bool IsSet(const char* word) { return HasSwitch("ESPALIER_EMULATED_CUDNN", word); }
-
-[[noreturn]] void EndContext(const char* what) {
-  std::fprintf(stderr, "emulated cuDNN: %s\n", what);
-  std::abort();
-}
 
 thread_local std::string last_error;
 
@@ -252,7 +246,7 @@ void Execute(cudaStream_t stream, const Handle& plan, const Descriptor& pack) {
   ++calls;
   issue(stream, [code = std::weak_ptr<const Descriptor>(plan), pointers, values, workspace] {
     const auto loaded = code.lock();
-    if (loaded == nullptr) EndContext("work of a plan that has been destroyed");
+    if (loaded == nullptr) EndContext("cuDNN", "work of a plan that has been destroyed");
     Run(*loaded->program, pointers, values, workspace);
   });
 }

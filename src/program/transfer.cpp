@@ -172,35 +172,6 @@ int64_t WireBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coor
   return bytes;
 }
 
-int64_t CommWorkspaceBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
-  // Point-to-point: one message with all tensors, packed if there are several.
-  if (op.kind == OpKind::kSend)
-    return op.inputs.size() < 2 ? 0 : Aligned(LocalBytes(graph, op.inputs, mesh, coordinate));
-  if (op.kind == OpKind::kRecv)
-    return op.outputs.size() < 2 ? 0 : Aligned(LocalBytes(graph, op.outputs, mesh, coordinate));
-  const int n = mesh.GroupSize(op.Axes());
-  // Scalars: those of every stage, and those that this stage sends.
-  if (op.kind == OpKind::kGatherStages) return (n + 1) * Aligned(std::ssize(op.outputs) * 4);
-  if (op.kind == OpKind::kAllReduce) {
-    // The flat tensors (packed, later the reduced shards), and one shard from each member.
-    const int64_t elements = ReducedElements(graph, op, mesh, coordinate);
-    const int64_t size = SizeOf(TypeOf(graph, op.inputs[0]).dtype);
-    const int64_t shard = ShardOf({0, elements}, n, 0).Extent();
-    return Aligned(elements * size) + n * Aligned(shard * size);
-  }
-  const auto of_rank = [&](const Coordinate& at) {
-    int64_t bytes = 0;
-    for (const PeerBytes& peer : BytesByPeer(graph, op, mesh, at)) bytes += Aligned(peer.sent) + Aligned(peer.received);
-    return bytes;
-  };
-  if (op.kind != OpKind::kAllToAll) return of_rank(coordinate);
-  // Where axes change their order on a dim, some ranks keep their shards and others send them: all have the same plan.
-  int64_t most = 0;
-  for (int member = 0; member < n; ++member)
-    most = std::max(most, of_rank(mesh.GroupMember(op.Axes(), coordinate, member)));
-  return most;
-}
-
 const Operand& Program::Find(std::string_view name, int microbatch) const {
   const int id = graph->Find(name);
   for (const PersistentBuffer& buffer : persistent)

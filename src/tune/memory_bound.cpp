@@ -9,25 +9,20 @@ namespace {
 
 constexpr int64_t kMaster = 4;  // bytes of an fp32 element
 
-/// Workspace of a message in which `others` more ranks have a shard (CommWorkspaceBytes): a packed shard for or from
-/// each of them, and their own shards.
-int64_t WorkspaceOf(int64_t whole, int64_t shard, int64_t others) { return others * shard + whole - shard; }
-
 PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, const Layout& layout) {
   PartStates states;
   const bool again = layout.GathersAgain();
-  const int gather_ranks = GatherRanks(profile, layout);
-  // Workspace is counted of the messages of parameters that all ranks share out.
-  int64_t elements = 0, elements_of_shards = 0, elements_of_gathers = 0;
-  const bool whole_group = gather_ranks == layout.Shards();
+  // Workspace (CommWorkspaceBytes) is counted of the messages of parameters that all ranks share out. The shard of a
+  // single parameter is sent, and gathered, in place.
+  int64_t parameters = 0, elements = 0, elements_of_shards = 0;
   for (const ParameterShape& parameter : memory.parameters) {
     const int64_t shard = parameter.Shard(layout), whole = parameter.Elements();
     const int64_t weight = whole * profile.element_bytes;
     const bool sharded = parameter.Shards(layout) > 1;
     if (parameter.Shards(layout) == layout.Shards()) {
+      ++parameters;
       elements += whole;
       elements_of_shards += shard;
-      elements_of_gathers += whole_group ? shard : parameter.ShardOver(gather_ranks, 1);
     }
     if (profile.copies_weights) states.bytes += Aligned(shard * profile.element_bytes);
     for (int64_t bytes : parameter.state_bytes) states.bytes += Aligned(bytes * shard);
@@ -43,13 +38,14 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
     if (!layout.ShardsGradients() && profile.keeps_gradients) states.bytes += Aligned(bytes);
     if (layout.ReducesEach() && layout.DataParallel() * layout.cp > 1) states.raw_gradients += bytes;
   }
-  if (again) states.gathering = profile.element_bytes * WorkspaceOf(elements, elements_of_gathers, gather_ranks - 1);
+  if (again && parameters > 1) states.gathering = profile.element_bytes * elements;
   // Gradients that are sent rounded: when the message starts, rounded copies have replaced them.
-  if (states.raw_gradients > 0 && layout.Shards() > 1 && layout.ShardsGradients())
-    states.reducing =
-        std::max<int64_t>(0, profile.gradient_bytes * (states.raw_gradients / kMaster +
-                                                       WorkspaceOf(elements, elements_of_shards, layout.Shards() - 1)) -
-                                 states.raw_gradients);
+  if (states.raw_gradients > 0 && layout.Shards() > 1 && layout.ShardsGradients()) {
+    const int64_t sent = parameters > 1 ? elements - elements_of_shards : 0;
+    const int64_t received = (layout.Shards() - 1) * elements_of_shards;
+    states.reducing = std::max<int64_t>(
+        0, profile.gradient_bytes * (states.raw_gradients / kMaster + sent + received) - states.raw_gradients);
+  }
   return states;
 }
 

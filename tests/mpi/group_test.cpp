@@ -157,6 +157,25 @@ TEST(Group, MegabytesTravelByRendezvous) {
   Check("reduce_scatter", mesh, axes, {{"f32[999,1003]+sum{A}", "f32[999,1003{A}]"}});
 }
 
+/// Some in place on both sides or on one, some packed; uneven, and with small boxes between them.
+TEST(Group, LargeBoxesAreMessagesOfTheirOwn) {
+  const Mesh mesh({1, 1, 1, 1, TheWorld().Size()});
+  const AxisSet axes = {Axis::kTp};
+  Check("all_gather", mesh, axes,
+        {{"bf16[3,13{A}]", "bf16[3,13]"},
+         {"f32[23{A},30011]", "f32[23,30011]"},
+         {"bf16[5,240001{A}]", "bf16[5,240001]"},
+         {"f32[7{A}]", "f32[7]"}});
+  Check("reduce_scatter", mesh, axes,
+        {{"bf16[5,3]+sum{A}", "bf16[5{A},3]"},
+         {"f32[23,30011]+sum{A}", "f32[23{A},30011]"},
+         {"bf16[5,240001]+sum{A}", "bf16[5,240001{A}]"},
+         {"f32[9,3]+sum{A}", "f32[9,3{A}]"}});
+  Check("all_to_all", mesh, axes,
+        {{"f32[24{A},240003]", "f32[24,240003{A}]"}, {"bf16[9{A},3]", "bf16[9,3{A}]"}, {"f32[5,4{A}]", "f32[5{A},4]"}});
+  CheckShift(mesh, axes, {"f32[24{A},22001]", "bf16[24{A}]", "bf16[2,24{A},33001]", "f32[24{A},3]"});
+}
+
 TEST(Group, LongMessagesTravelInParts) {
   MpiCommunicationOptions options;
   options.largest_part = 100;

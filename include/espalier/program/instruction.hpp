@@ -291,8 +291,15 @@ TransferPlan PlanTransfer(const Graph& graph, const Op& op, const Mesh& mesh, co
 /// its phases. (What gather_stages sends depends on the stage: its instruction lists the scalars.)
 int64_t WireBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate);
 
-/// Bytes of the workspace that a communication op has for packed sends and packed receives, the message of each peer
-/// aligned to 64 bytes. Backends may not use more.
+/// A box of so many bytes that goes to another member is a message of its own, so that it need not be packed.
+constexpr bool IsOwnMessage(int64_t bytes) { return bytes >= int64_t{256} << 10; }
+
+/// Bytes of the workspace that a communication op takes: for messages that are no contiguous box of one tensor, and for
+/// what is added up. Each message is aligned to 64 bytes. Backends may not use more.
 int64_t CommWorkspaceBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate);
+
+/// Bytes of the slot of each member in a collective of a library, whose messages have these sizes: the largest,
+/// aligned. 0: all are empty, or slots would take more than twice the messages. Then it is an exchange.
+int64_t SlotBytes(const std::vector<int64_t>& sizes);
 
 }  // namespace espalier

@@ -6,62 +6,71 @@
 namespace espalier {
 namespace {
 
-void AddSends(Phase& phase, std::vector<MessageBuffers>& messages, int self, WorkspaceAllocator& workspace) {
+void AddSends(Phase& phase, const std::vector<MessageBuffers>& boxes, int self, WorkspaceAllocator& workspace) {
   const MessageBuffers* previous = nullptr;
-  for (size_t peer = 0; peer < messages.size(); ++peer) {
-    MessageBuffers& buffers = messages[peer];
-    if (static_cast<int>(peer) == self || buffers.empty()) continue;
-    SortBySize(buffers);
-    Message message{static_cast<int>(peer), buffers[0].base, BytesOf(buffers)};
-    if (previous != nullptr && *previous == buffers) {  // peers that receive the same boxes share one packed copy
-      message.data = phase.sends.back().data;
-    } else if (!InPlace(buffers)) {
-      message.data = workspace.Take(message.bytes);
-      const std::vector<View> packed = Packed(buffers, message.data);
-      for (size_t i = 0; i < buffers.size(); ++i) phase.packs.push_back(MakeCopy(packed[i], buffers[i]));
+  size_t begin = 0;  // of the messages to the peer before
+  for (size_t peer = 0; peer < boxes.size(); ++peer) {
+    if (static_cast<int>(peer) == self || boxes[peer].empty()) continue;
+    const size_t end = phase.sends.size();
+    if (previous != nullptr && *previous == boxes[peer]) {  // peers that receive the same boxes share packed copies
+      for (size_t i = begin; i < end; ++i) {
+        Message message = phase.sends[i];
+        message.peer = static_cast<int>(peer);
+        phase.sends.push_back(message);
+      }
+    } else {
+      for (const MessageBuffers& buffers : SplitMessage(boxes[peer])) {
+        Message message{static_cast<int>(peer), buffers[0].base, BytesOf(buffers)};
+        if (!InPlace(buffers)) {
+          message.data = workspace.Take(message.bytes);
+          const std::vector<View> packed = Packed(buffers, message.data);
+          for (size_t i = 0; i < buffers.size(); ++i) phase.packs.push_back(MakeCopy(packed[i], buffers[i]));
+        }
+        phase.sends.push_back(message);
+      }
     }
-    previous = &buffers;
-    phase.sends.push_back(message);
+    previous = &boxes[peer];
+    begin = end;
   }
 }
 
-void AddReceives(Phase& phase, std::vector<MessageBuffers>& messages, int self, WorkspaceAllocator& workspace) {
-  for (size_t peer = 0; peer < messages.size(); ++peer) {
-    MessageBuffers& buffers = messages[peer];
-    if (static_cast<int>(peer) == self || buffers.empty()) continue;
-    SortBySize(buffers);
-    Message message{static_cast<int>(peer), buffers[0].base, BytesOf(buffers)};
-    if (!InPlace(buffers)) {
-      message.data = workspace.Take(message.bytes);
-      const std::vector<View> packed = Packed(buffers, message.data);
-      for (size_t i = 0; i < buffers.size(); ++i) phase.unpacks.push_back(MakeCopy(buffers[i], packed[i]));
+void AddReceives(Phase& phase, const std::vector<MessageBuffers>& boxes, int self, WorkspaceAllocator& workspace) {
+  for (size_t peer = 0; peer < boxes.size(); ++peer) {
+    if (static_cast<int>(peer) == self) continue;
+    for (const MessageBuffers& buffers : SplitMessage(boxes[peer])) {
+      Message message{static_cast<int>(peer), buffers[0].base, BytesOf(buffers)};
+      if (!InPlace(buffers)) {
+        message.data = workspace.Take(message.bytes);
+        const std::vector<View> packed = Packed(buffers, message.data);
+        for (size_t i = 0; i < buffers.size(); ++i) phase.unpacks.push_back(MakeCopy(buffers[i], packed[i]));
+      }
+      phase.receives.push_back(message);
     }
-    phase.receives.push_back(message);
   }
 }
 
-/// Receives every member's message and reduces them into `outputs`. Each message has one buffer per output, with the
-/// output's extents; `own` are this member's buffers.
-void AddReductions(Phase& phase, MessageBuffers outputs, MessageBuffers own, size_t members, int self, Reduce how,
-                   WorkspaceAllocator& workspace) {
-  if (outputs.empty()) return;
-  SortBySize(outputs);
-  SortBySize(own);
+/// Receives every member's boxes and reduces them into `outputs`. There is one box per output, with the output's
+/// extents; `own` are this member's boxes.
+void AddReductions(Phase& phase, const MessageBuffers& outputs, const MessageBuffers& own, size_t members, int self,
+                   Reduce how, WorkspaceAllocator& workspace) {
   CHECK(outputs.size() == own.size(), "{} buffers to reduce with {} own ones", outputs.size(), own.size());
-  std::vector<Reduction> reductions;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    CHECK(outputs[i].IsDense(), "the output of a reduction is a whole local tensor");
-    reductions.push_back({outputs[i].dtype, how, MakeCopy(outputs[i], own[i]), static_cast<size_t>(self),
-                          std::vector<const std::byte*>(members)});
-  }
+  const std::vector<MessageBuffers> messages = SplitMessage(outputs), own_messages = SplitMessage(own);
+  for (size_t m = 0; m < messages.size(); ++m)
+    for (size_t i = 0; i < messages[m].size(); ++i) {
+      const View& output = messages[m][i];
+      CHECK(output.IsDense(), "the output of a reduction is a whole local tensor");
+      phase.reductions.push_back({output.dtype, how, MakeCopy(output, own_messages[m][i]), static_cast<size_t>(self),
+                                  std::vector<const std::byte*>(members)});
+    }
   for (size_t peer = 0; peer < members; ++peer) {
     if (static_cast<int>(peer) == self) continue;
-    const Message message{static_cast<int>(peer), workspace.Take(BytesOf(outputs)), BytesOf(outputs)};
-    phase.receives.push_back(message);
-    const std::vector<View> packed = Packed(outputs, message.data);
-    for (size_t i = 0; i < outputs.size(); ++i) reductions[i].sources[peer] = packed[i].base;
+    auto reduction = phase.reductions.begin();
+    for (const MessageBuffers& buffers : messages) {
+      const Message message{static_cast<int>(peer), workspace.Take(BytesOf(buffers)), BytesOf(buffers)};
+      phase.receives.push_back(message);
+      for (const View& packed : Packed(buffers, message.data)) (reduction++)->sources[peer] = packed.base;
+    }
   }
-  phase.reductions = std::move(reductions);
 }
 
 class ExchangeLowering {

@@ -24,16 +24,6 @@ bool AreAdjacent(const std::vector<MessageBuffers>& messages) {
   return true;
 }
 
-/// Whether one slot per member fits into the workspace of every member. The plan reserved it for an exchange: the
-/// member's own message once for each other member, and their messages.
-bool SlotsFit(const std::vector<int64_t>& sizes, int64_t slot) {
-  const auto n = static_cast<int64_t>(sizes.size());
-  int64_t all = 0;
-  for (int64_t bytes : sizes) all += Aligned(bytes);
-  const int64_t least = *std::min_element(sizes.begin(), sizes.end());
-  return n * slot <= (n - 1) * Aligned(least) + all - Aligned(least);
-}
-
 bool CanSum(const MessageBuffers& message) {
   return std::all_of(message.begin(), message.end(),
                      [&](const View& view) { return view.dtype == message[0].dtype && view.dtype != Dtype::kI32; });
@@ -67,7 +57,7 @@ class CollectiveLowering {
       Emit(LibraryCollective::Kind::kAllGather, from[0].base, to[0][0].base, sizes[0]);
       return true;
     }
-    const int64_t slot = Slot(sizes);
+    const int64_t slot = SlotBytes(sizes);
     if (slot == 0) return false;
     std::byte* slots = workspace_.Take(members_ * slot);
     Phase& phase = Emit(LibraryCollective::Kind::kAllGather, slots + static_cast<int64_t>(self_) * slot, slots, slot);
@@ -89,7 +79,7 @@ class CollectiveLowering {
       Emit(LibraryCollective::Kind::kReduceScatter, from[0][0].base, to[0].base, sizes[0], to[0].dtype);
       return true;
     }
-    const int64_t slot = Slot(sizes);
+    const int64_t slot = SlotBytes(sizes);
     if (slot == 0) return false;
     std::byte* slots = workspace_.Take(members_ * slot);
     std::byte* mine = slots + static_cast<int64_t>(self_) * slot;
@@ -115,12 +105,6 @@ class CollectiveLowering {
     const std::vector<View> packed = Packed(to, flat);
     for (size_t i = 0; i < to.size(); ++i) phase.unpacks.push_back(MakeCopy(to[i], packed[i]));
     return true;
-  }
-
-  /// Bytes of a slot for the largest message; 0 if all are empty or the slots do not fit.
-  static int64_t Slot(const std::vector<int64_t>& sizes) {
-    const int64_t slot = Aligned(*std::max_element(sizes.begin(), sizes.end()));
-    return SlotsFit(sizes, slot) ? slot : 0;
   }
 
   static void AddPacks(Phase& phase, MessageBuffers message, std::byte* base) {

@@ -20,6 +20,19 @@ int64_t BytesOf(const MessageBuffers& message) {
                          [](int64_t sum, const View& view) { return sum + view.Bytes(); });
 }
 
+std::vector<MessageBuffers> SplitMessage(const MessageBuffers& boxes) {
+  std::vector<MessageBuffers> messages;
+  MessageBuffers small;
+  for (const View& box : boxes)
+    if (IsOwnMessage(box.Bytes()))
+      messages.push_back({box});
+    else
+      small.push_back(box);
+  SortBySize(small);
+  if (!small.empty()) messages.push_back(std::move(small));
+  return messages;
+}
+
 void SortBySize(MessageBuffers& message) {
   std::stable_sort(message.begin(), message.end(),
                    [](const View& a, const View& b) { return SizeOf(a.dtype) > SizeOf(b.dtype); });

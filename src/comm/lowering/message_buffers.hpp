@@ -22,10 +22,13 @@ class WorkspaceAllocator {
   int64_t used_ = 0;
 };
 
-/// The content of one message to or from one peer: boxes of one or more tensors.
+/// What goes to or comes from one member: boxes of one or more tensors.
 using MessageBuffers = std::vector<View>;
 
 int64_t BytesOf(const MessageBuffers& message);
+/// The boxes that go to one member, as messages: large ones by themselves (IsOwnMessage), then all others. All members
+/// split alike.
+std::vector<MessageBuffers> SplitMessage(const MessageBuffers& boxes);
 /// Sorts by element size, largest first, so that every element of a packed message is aligned.
 void SortBySize(MessageBuffers& message);
 /// The message needs no packing: one dense buffer.

@@ -66,7 +66,7 @@ void OnAllRanks(World& world, const std::function<void()>& work, const FailureRu
   throw AgreedError(worst, Unpack<std::vector<std::string>>(messages));
 }
 
-std::string OnRankZero(World& world, const std::function<std::string()>& work, const FailureRules& rules) {
+std::string TextOnRankZero(World& world, const std::function<std::string()>& work, const FailureRules& rules) {
   const std::string packed = world.Broadcast(world.Rank() == 0 ? Pack(Attempt(work, rules)) : "");
   Outcome outcome = Unpack<Outcome>(packed);
   if (outcome.Failed()) throw AgreedError(outcome.status, MessagesOf({outcome}, outcome.status, rules));

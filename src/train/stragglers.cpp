@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "espalier/comm/pack.hpp"
+#include "espalier/comm/agreement.hpp"
 #include "espalier/util/host_name.hpp"
 
 namespace espalier {
@@ -12,14 +12,6 @@ namespace {
 constexpr double kSlow = 1.2;      // times the median of the peers
 constexpr double kSlowLink = 1.5;  // the same of messages, whose times vary more
 constexpr double kMatters = 0.05;  // of a step
-
-struct WindowOfRank {
-  double step_ms = 0, compute_ms = 0;
-  ByCommAxis<double> comm_ms{};
-  std::string host;
-
-  auto Fields() { return std::tie(step_ms, compute_ms, comm_ms, host); }
-};
 
 double MedianWithout(std::vector<double> times, size_t left_out) {
   times.erase(times.begin() + static_cast<std::ptrdiff_t>(left_out));
@@ -55,6 +47,14 @@ bool NamedNow(const std::map<Key, int>& before, std::map<Key, int>& now, const K
 }
 
 }  // namespace
+
+struct Stragglers::Window {
+  double step_ms = 0, compute_ms = 0;
+  ByCommAxis<double> comm_ms{};
+  std::string host;
+
+  auto Fields() { return std::tie(step_ms, compute_ms, comm_ms, host); }
+};
 
 std::vector<Straggler> FindStragglers(const std::vector<double>& ms, const Mesh& mesh) {
   std::map<int, std::vector<int>> stages;  // ranks
@@ -98,35 +98,32 @@ SlowParts Stragglers::After(double step_ms, double compute_ms, const std::option
     if (comm) comm_ms_[axis] += comm->exposed_ms[axis] + comm->hidden_ms[axis];
   if (++steps_ % kWindow != 0 || world_.Size() == 1) return {};
   const auto mean = [](double& sum) { return std::exchange(sum, 0.0) / static_cast<double>(kWindow); };
-  WindowOfRank mine{mean(sum_ms_), mean(compute_ms_), {}, HostName()};
+  Window mine{mean(sum_ms_), mean(compute_ms_), {}, HostName()};
   for (const CommAxis axis : kCommAxes) mine.comm_ms[axis] = mean(comm_ms_[axis]);
-  return Judge(world_.Gather(Pack(mine)));
+  return Judge(Gathered(world_, mine));
 }
 
-SlowParts Stragglers::Judge(const std::vector<std::string>& packed) {
-  if (packed.empty()) return {};
-  std::vector<std::string> hosts;
+SlowParts Stragglers::Judge(const std::vector<Window>& ranks) {
+  if (ranks.empty()) return {};
   std::vector<double> compute_ms;
   std::vector<ByCommAxis<double>> comm_ms;
   double step_ms = 0;
-  for (const std::string& bytes : packed) {
-    auto window = Unpack<WindowOfRank>(bytes);
+  for (const Window& window : ranks) {
     step_ms = std::max(step_ms, window.step_ms);
     compute_ms.push_back(window.compute_ms);
     comm_ms.push_back(window.comm_ms);
-    hosts.push_back(std::move(window.host));
   }
   SlowParts named;
   std::map<int, int> slow_ranks;
   for (Straggler& found : FindStragglers(compute_ms, mesh_)) {
-    found.host = hosts[static_cast<size_t>(found.rank)];
+    found.host = ranks[static_cast<size_t>(found.rank)].host;
     if (NamedNow(slow_ranks_, slow_ranks, found.rank)) named.ranks.push_back(std::move(found));
   }
   slow_ranks_ = std::move(slow_ranks);
   std::map<std::pair<CommAxis, int>, int> slow_links;
   for (SlowLink& found : FindSlowLinks(comm_ms, mesh_, step_ms)) {
     for (const int rank : found.ranks)
-      if (const std::string& host = hosts[static_cast<size_t>(rank)]; std::ranges::count(found.hosts, host) == 0)
+      if (const std::string& host = ranks[static_cast<size_t>(rank)].host; std::ranges::count(found.hosts, host) == 0)
         found.hosts.push_back(host);
     if (NamedNow(slow_links_, slow_links, std::pair(found.axis, found.ranks.front())))
       named.links.push_back(std::move(found));

@@ -63,7 +63,8 @@ class Stragglers {
   SlowParts After(double step_ms, double compute_ms, const std::optional<CommTimes>& comm);
 
  private:
-  SlowParts Judge(const std::vector<std::string>& packed);
+  struct Window;
+  SlowParts Judge(const std::vector<Window>& ranks);
 
   const Mesh& mesh_;
   World& world_;

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "espalier/comm/pack.hpp"
@@ -30,8 +31,13 @@ inline FailureRules AnyFailureIs(ExitStatus status) { return {status}; }
 /// Every rank does `work`; if it fails on any rank, all ranks throw.
 void OnAllRanks(World& world, const std::function<void()>& work, const FailureRules& rules = {});
 
-/// Rank 0 does `work`; all ranks return its result, or throw if it failed.
-std::string OnRankZero(World& world, const std::function<std::string()>& work, const FailureRules& rules = {});
+/// Rank 0 does `work`; all ranks return its result, or throw if it failed. TextOnRankZero is for work that packs.
+std::string TextOnRankZero(World& world, const std::function<std::string()>& work, const FailureRules& rules);
+template <typename Work>
+auto OnRankZero(World& world, const Work& work, const FailureRules& rules = {}) {
+  return Unpack<std::invoke_result_t<Work>>(TextOnRankZero(
+      world, [&] { return Pack(work()); }, rules));
+}
 
 /// Every rank does `work`, and none throws yet: rank 0 gets the outcome of each rank, the others nothing.
 std::vector<std::string> GatherAttempts(World& world, const std::function<std::string()>& work, ExitStatus status);

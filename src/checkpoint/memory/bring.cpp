@@ -12,7 +12,6 @@
 #include "checkpoint/transfer/load.hpp"
 #include "espalier/checkpoint/memory_copies.hpp"
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/util/fault.hpp"
 
 namespace espalier {
@@ -81,8 +80,8 @@ class Bringing {
     OnAllRanks(world_, [&] {
       if (world_.Rank() == giver) texts = {Print(ReadManifest(dir_)), ReadMetadata(dir_).deck};
     });
-    const std::vector<std::string> all = world_.Gather(Pack(texts));
-    return Unpack<Texts>(OnRankZero(world_, [&] { return all[static_cast<size_t>(giver)]; }));
+    const std::vector<Texts> all = Gathered(world_, texts);
+    return OnRankZero(world_, [&] { return all[static_cast<size_t>(giver)]; });
   }
 
   /// A file goes to a node once, to the first of its ranks that reads it. Nodes take turns with the holders.
@@ -90,19 +89,19 @@ class Bringing {
     std::vector<int> lacking;
     for (const int file : reads)
       if (!IsHere(file)) lacking.push_back(file);
-    const std::vector<std::string> all = world_.Gather(Pack(lacking));
-    return Unpack<std::vector<Haul>>(OnRankZero(world_, [&] {
+    const std::vector<std::vector<int>> all = Gathered(world_, lacking);
+    return OnRankZero(world_, [&] {
       std::vector<Haul> hauls;
       std::set<std::pair<int, int>> done;  // node and file
       for (size_t rank = 0; rank < all.size(); ++rank)
-        for (const int file : Unpack<std::vector<int>>(all[rank])) {
+        for (const int file : all[rank]) {
           const int node = nodes_.NodeOf(static_cast<int>(rank));
           const std::vector<int>& holders = generation_.holders[static_cast<size_t>(file)];
           if (done.insert({node, file}).second)
             hauls.push_back({holders[static_cast<size_t>(node) % holders.size()], static_cast<int>(rank), file});
         }
-      return Pack(hauls);
-    }));
+      return hauls;
+    });
   }
 
   void MakeDirectory(const Texts& texts) const {

@@ -11,7 +11,6 @@
 #include "checkpoint/format/checksum.hpp"
 #include "espalier/checkpoint/memory_copies.hpp"
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 
 namespace espalier {
 namespace {
@@ -119,7 +118,7 @@ FoundInMemory FindInMemory(const MemoryNodes& nodes, World& world) {
   Sight sight;
   OnAllRanks(world, [&] { sight = LookAround(nodes, world.Rank()); });
   std::vector<Sight> of_ranks = Gathered(world, sight);
-  auto findings = Unpack<Findings>(OnRankZero(world, [&] { return Pack(Merge(std::move(of_ranks))); }));
+  Findings findings = OnRankZero(world, [&] { return Merge(std::move(of_ranks)); });
   FoundInMemory found{std::nullopt, std::move(findings.incomplete)};
   if (!findings.newest.empty()) found.newest = std::move(findings.newest.front());
   return found;

@@ -9,7 +9,6 @@
 
 #include "checkpoint/transfer/pieces.hpp"
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/util/crc32c.hpp"
 #include "espalier/util/host_name.hpp"
 
@@ -167,7 +166,7 @@ std::optional<Corruption> Copies::Compare() {
   for (const Own& own : own_)
     if (own.shared) mine.boxes.push_back({own.tensor, own.first, own.crc});
   const std::vector<RankReport> ranks = Gathered(world_, mine);
-  const auto found = Unpack<Corruption>(OnRankZero(world_, [&] { return Pack(Judge(tensors_, mesh_, ranks)); }));
+  const Corruption found = OnRankZero(world_, [&] { return Judge(tensors_, mesh_, ranks); });
   return found.ranks.empty() ? std::nullopt : std::optional(found);
 }
 

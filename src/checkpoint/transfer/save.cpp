@@ -63,8 +63,8 @@ class CollectiveSave {
     const auto reports = GatherAttempts(
         world_, [this] { return Pack(WriteOwn()); }, ExitStatus::kFault);
     FaultPoint("reported", checkpoints_dir_);
-    Committed committed = Unpack<Committed>(OnRankZero(
-        world_, [&] { return Pack(Finish(reports)); }, rules));
+    Committed committed = OnRankZero(
+        world_, [&] { return Finish(reports); }, rules);
     SaveResult result{
         checkpoints_dir_ + "/" + StepName(metadata_.step), id_, committed.bytes, 0, MillisecondsSince(start), settled_};
     for (std::string& warning : committed.warnings) result.warnings.push_back(std::move(warning));

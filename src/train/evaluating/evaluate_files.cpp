@@ -12,7 +12,6 @@
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/data/document_file.hpp"
 #include "espalier/report/text.hpp"
 #include "espalier/text/chat_template.hpp"
@@ -278,8 +277,7 @@ class EvaluationJob {
   void Compute(TokenScorer& scorer, Documents* documents, int64_t seq_len) {
     EvaluationProgress progress;
     while (true) {
-      const auto rows =
-          Unpack<std::vector<Row>>(OnRankZero(world_, [&] { return Pack(documents->Take(scorer.rows())); }));
+      const std::vector<Row> rows = OnRankZero(world_, [&] { return documents->Take(scorer.rows()); });
       if (rows.empty()) return;
       const std::vector<double> losses = scorer.Losses(rows);
       if (!IsRankZero()) continue;

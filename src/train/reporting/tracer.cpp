@@ -30,10 +30,7 @@ Tracer::Tracer(const Deck& deck, const Programs& programs, World& world, Reporte
       dilation_(deck.run.device == RunDevice::kSleep ? deck.run.dilation : 1),
       traced_(TracedRanks(programs.compilation().mesh, kMaxTraced)) {
   if (steps_.last < steps_.first) return;
-  OnRankZero(world, [&] {
-    std::filesystem::create_directories(folder_);
-    return std::string();
-  });
+  OnRankZero(world, [&] { return std::filesystem::create_directories(folder_); });
 }
 
 std::string Tracer::Notice() const {

@@ -13,7 +13,6 @@
 #include <sstream>
 
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/costs/costs.hpp"
 #include "espalier/kernels/kernel_table.hpp"
 #include "espalier/train/states.hpp"
@@ -76,10 +75,9 @@ std::string GpusText(const Deck& deck, const GpusOfRank& host, size_t count) {
 /// Rank 0 decides from what every rank found; all ranks get the choice.
 DeviceChoice Agree(const Deck& deck, World& world, const GpusOfRank& mine) {
   const std::vector<GpusOfRank> ranks = Gathered(world, mine);
-  return Unpack<DeviceChoice>(OnRankZero(world, [&] {
-    return Pack(
-        Choose(deck.run.device, deck.run.transport, ranks, NcclToItself() ? Sharing::kAlways : Sharing::kOverMpi));
-  }));
+  return OnRankZero(world, [&] {
+    return Choose(deck.run.device, deck.run.transport, ranks, NcclToItself() ? Sharing::kAlways : Sharing::kOverMpi);
+  });
 }
 
 /// The cluster that this run waits for: the same file on every rank.

@@ -9,7 +9,6 @@
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/deck/epochs.hpp"
 #include "espalier/model/groups_of_parameters.hpp"
 #include "espalier/train/saved_deck.hpp"
@@ -90,10 +89,10 @@ class Finder {
     if (Adopt(OnRankZero(world_, [&] { return Look(); })); start_.beyond) return std::move(start_);
     start_.data = OpenRunData(start_.loaded, world_);
     if (CountSteps(); start_.beyond) return std::move(start_);
-    const std::string there = OnRankZero(world_, [&] { return std::string(fs::exists(Dir()) ? "there" : ""); });
-    if (!there.empty()) Take();
+    const bool there = OnRankZero(world_, [&] { return fs::exists(Dir()); });
+    if (there) Take();
     Adopt(OnRankZero(world_, [&] { return PrintFound(Warned(Search())); }));
-    if (there.empty() && !start_.beyond) Take();
+    if (!there && !start_.beyond) Take();
     if (start_.deck().checkpoint.memory_steps > 0 && !start_.beyond) LookInMemory();
     return std::move(start_);
   }
@@ -134,8 +133,7 @@ class Finder {
     start_.memory = std::make_unique<MemoryNodes>(deck.checkpoint.memory_dir, Dir(), run_id, world_);
     if (!MayContinue()) return;
     FoundInMemory found = FindInMemory(*start_.memory, world_);
-    const auto disk =
-        Unpack<DiskLine>(OnRankZero(world_, [&] { return Pack(ReadDiskLine(start_.checkpoints, start_.branch)); }));
+    const DiskLine disk = OnRankZero(world_, [&] { return ReadDiskLine(start_.checkpoints, start_.branch); });
     const std::string why_not =
         found.newest ? WhyNotFromMemory(*found.newest, disk, deck) : "no complete copy is there";
     if (world_.Rank() == 0) SayMemory(found, why_not, disk);

@@ -8,7 +8,6 @@
 #include <chrono>
 
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/executor/demands.hpp"
 #include "espalier/util/clock.hpp"
 #include "espalier/util/error.hpp"
@@ -81,14 +80,14 @@ bool ChoosesBackward(const Deck& deck) {
 std::vector<std::string> MeasuredWays(CudaModule& module, const std::vector<AttentionDemand>& demands, World& world) {
   const Platform here = module.PlatformOfAttention();
   const std::vector<std::string> all = world.Gather(ToText(Untimed(here, demands)));
-  return Unpack<std::vector<std::string>>(OnRankZero(world, [&] {
+  return OnRankZero(world, [&] {
     std::vector<AttentionDemand> of_all;
     for (size_t rank = 0; rank < all.size(); ++rank) {
       const AttentionTimes of_rank = ParseAttentionTimes(all[rank], fmt::format("attention of rank {}", rank));
       if (of_rank.gpu != here.gpu || of_rank.library != here.library) {
         spdlog::warn("{}: rank 0 computes on {} with {}, rank {} on {} with {}: all take \"{}\"", kBackwardIsAuto,
                      here.gpu, here.library, rank, of_rank.gpu, of_rank.library, DeterministicWays().front());
-        return Pack(std::vector{DeterministicWays().front()});
+        return std::vector{DeterministicWays().front()};
       }
       for (const TimedAttention& timed : of_rank.calls) AddDemand(timed.call, of_all);
     }
@@ -96,13 +95,13 @@ std::vector<std::string> MeasuredWays(CudaModule& module, const std::vector<Atte
     std::vector<std::string> ways = FastestWays(step);
     if (ways.empty()) {
       spdlog::info("attention backward: no way of cuDNN computes all calls: run.attention_backward has no effect");
-      return Pack(std::vector{DeterministicWays().front()});
+      return std::vector{DeterministicWays().front()};
     }
     std::vector<std::string> texts;
     for (const auto& [way, time] : step) texts.push_back(fmt::format("{} {:.3f} ms", way, time / 1000));
     spdlog::info("attention backward: {} is the fastest way of a step: {}", ways.front(), fmt::join(texts, ", "));
-    return Pack(ways);
-  }));
+    return ways;
+  });
 }
 
 }  // namespace espalier

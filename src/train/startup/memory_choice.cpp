@@ -10,7 +10,6 @@
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/memory_demand.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/deck/offload.hpp"
 #include "espalier/tune/memory_choice.hpp"
 #include "espalier/util/agreed_error.hpp"
@@ -71,7 +70,7 @@ Deck WithChosenMemory(Deck& deck, World& world, const Device& device) {
   if (!LeavesMemoryOpen(deck)) return deck;
   if (deck.recompute.budget == 0) deck.recompute.budget = AgreeOnBudget(deck, world, device);
   Deck chosen = deck;
-  const auto choice = Unpack<Chosen>(OnRankZero(world, [&] {
+  const Chosen choice = OnRankZero(world, [&] {
     const MemoryChoice made =
         ChooseMemory(deck, world.Size(), device.Kind(), MemoryBudget(deck, 0), CostsOfChoice(deck));
     if (deck.recompute.mode == RecomputeMode::kAuto && made.layers) ReportLayers(*made.layers);
@@ -79,8 +78,8 @@ Deck WithChosenMemory(Deck& deck, World& world, const Device& device) {
     const Deck::Recompute& recompute = made.deck.recompute;
     Chosen found{std::string(DeckName(recompute.mode)), recompute.layers, {}, made.deck.offload.layers};
     for (const OffloadShare& share : kOffloadShares) found.shares.push_back(share.Of(made.deck));
-    return Pack(found);
-  }));
+    return found;
+  });
   chosen.recompute.mode = ParseChoice<RecomputeMode>(choice.mode).value();
   chosen.recompute.layers = choice.layers;
   chosen.recompute.budget = 0;

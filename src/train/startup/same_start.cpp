@@ -193,7 +193,7 @@ void AgreeOnData(World& world, const std::string& key, const TokenSource& source
 }
 
 void MakeSharedFolder(World& world, const std::string& folder) {
-  OnRankZero(world, [&] { return fs::create_directories(folder) ? "new" : "there"; });
+  OnRankZero(world, [&] { return fs::create_directories(folder); });
   OnAllRanks(world, [&] {
     if (!Appears(folder))
       throw UserError(ExitStatus::kDeck,

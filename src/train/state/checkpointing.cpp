@@ -11,7 +11,6 @@
 
 #include "espalier/comm/agreement.hpp"
 #include "espalier/comm/memory_demand.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/deck/print.hpp"
 #include "espalier/executor/cuda_module.hpp"
 #include "espalier/train/saved_deck.hpp"
@@ -87,11 +86,11 @@ int64_t Checkpointing::Restore(Start& start) {
       std::string id;
       auto Fields() { return std::tie(step, id); }
     };
-    const auto newest = Unpack<Newest>(OnRankZero(world_, [&] {
-      if (start.checkpoints.empty()) return Pack(Newest{});
+    const Newest newest = OnRankZero(world_, [&] {
+      if (start.checkpoints.empty()) return Newest{};
       const Manifest manifest = ReadManifest(start.checkpoints.front());
-      return Pack(Newest{manifest.metadata.step, manifest.id});
-    }));
+      return Newest{manifest.metadata.step, manifest.id};
+    });
     base_ = start.checkpoints.empty() ? "" : start.checkpoints.front();
     base_id_ = newest.id;
     newest_step_ = newest.step;
@@ -173,11 +172,11 @@ int64_t Checkpointing::RollBack(bool steps_are_sound, int64_t sound_to) {
       if (const auto step = RestoreFromMemory(*found.newest)) return *step;
   }
   DropMemory();
-  auto checkpoints = Unpack<std::vector<std::string>>(OnRankZero(world_, [&] {
+  std::vector<std::string> checkpoints = OnRankZero(world_, [&] {
     std::vector<std::string> line = FindLine(CheckpointFolder(deck_), saver_->parent());
     std::erase_if(line, [&](const std::string& dir) { return ReadManifest(dir).metadata.step > sound_to; });
-    return Pack(line);
-  }));
+    return line;
+  });
   if (checkpoints.empty() && !base_.empty() && saver_->parent() == base_id_)
     checkpoints = {base_};  // a checkpoint of another run
   return checkpoints.empty() ? -1 : Restore(checkpoints, 0, branch_);
@@ -331,11 +330,11 @@ SaveStart Checkpointing::Save(int64_t step, const History& history, Moment momen
 
 SaveStart Checkpointing::SaveUnlessThere(int64_t step, const History& history) {
   if (!saver_) return {};
-  const std::string there = OnRankZero(world_, [&] {
+  const bool there = OnRankZero(world_, [&] {
     const std::vector<std::string> line = FindLine(CheckpointFolder(deck_), saver_->parent());
-    return std::string(!line.empty() && fs::path(line.front()).filename() == StepName(step) ? "there" : "");
+    return !line.empty() && fs::path(line.front()).filename() == StepName(step);
   });
-  return there.empty() ? Save(step, history, Moment::kAtTheEnd) : SaveStart{};
+  return there ? SaveStart{} : Save(step, history, Moment::kAtTheEnd);
 }
 
 void Checkpointing::Report() {

@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "espalier/comm/agreement.hpp"
-#include "espalier/comm/pack.hpp"
 #include "espalier/util/host_name.hpp"
 #include "espalier/util/philox.hpp"
 #include "train/state/proof.hpp"
@@ -49,10 +48,10 @@ std::vector<uint32_t> Compute(const Deck& deck, const Programs& programs, int64_
 }
 
 /// The ranks that computed other bits the second time are to blame, if there are some among those that differ.
-void BlameUnsteady(const std::vector<std::string>& changed, Corruption& found) {
+void BlameUnsteady(const std::vector<bool>& changed, Corruption& found) {
   std::vector<int> unsteady;
   for (const int rank : found.ranks)
-    if (Unpack<bool>(changed[static_cast<size_t>(rank)])) unsteady.push_back(rank);
+    if (changed[static_cast<size_t>(rank)]) unsteady.push_back(rank);
   if (unsteady.empty()) return;
   found.text += fmt::format("; computed again, other bits than before on rank {}", fmt::join(unsteady, ", "));
   found.ranks = std::move(unsteady);
@@ -75,21 +74,20 @@ std::optional<Corruption> CompareComputation(const Deck& deck, const Programs& p
   }
   const bool differ = std::ranges::any_of(values, [](const auto& value) { return value.second.size() > 1; });
   if (world.Max(differ ? 1 : 0) == 0) return std::nullopt;
-  const std::vector<std::string> changed = world.Gather(Pack(Compute(deck, programs, step) != mine.checksums));
+  const std::vector<bool> changed = Gathered(world, Compute(deck, programs, step) != mine.checksums);
   std::vector<std::string> names;
   for (const NamedTensor& sum : programs.gradients()->executor->All(ValueKind::kAccumulator))
     names.emplace_back(sum.name);
-  const std::vector<std::string> of_ranks = world.Gather(Pack(names));
-  return Unpack<Corruption>(OnRankZero(world, [&] {
+  const std::vector<std::vector<std::string>> of_ranks = Gathered(world, names);
+  return OnRankZero(world, [&] {
     const auto name = [&](SharedValue value) {
-      return Unpack<std::vector<std::string>>(of_ranks[static_cast<size_t>(value.second)])
-          .at(static_cast<size_t>(value.first));
+      return of_ranks[static_cast<size_t>(value.second)].at(static_cast<size_t>(value.first));
     };
     Corruption found = JudgeHolders(values, name, hosts);
     found.text += ", computed from the same microbatch";
     BlameUnsteady(changed, found);
-    return Pack(found);
-  }));
+    return found;
+  });
 }
 
 }  // namespace espalier

@@ -133,14 +133,14 @@ std::vector<std::string> FromCheckpoint(const std::string& from, const LoadedDec
   const std::string dir = OnRankZero(
       world, [&] { return Resolve(from, from); }, rules);
   std::vector<std::string> lines;
-  const int64_t further = std::stoll(OnRankZero(
+  const int64_t further = OnRankZero(
       world,
       [&] {
         const Deck saved = SavedDeck(dir, ReadMetadata(dir).deck);
         lines = Compare(from, saved, loaded);
-        return std::to_string(saved.model.mtp_layers);
+        return saved.model.mtp_layers;
       },
-      rules));
+      rules);
   if (std::string text = FurtherText(loaded.deck.model, further); !text.empty()) lines.push_back(std::move(text));
   const Wanted is_wanted(loaded.deck.model, further);
   std::vector<StateTensor> tensors;
@@ -158,7 +158,7 @@ std::vector<std::string> FromCheckpoint(const std::string& from, const LoadedDec
 
 void LoadInitialWeights(const LoadedDeck& loaded, const Programs& programs, World& world) {
   const std::string& from = loaded.deck.run.init_from;
-  const bool folder = OnRankZero(world, [&] { return std::string(IsHuggingFace(from) ? "yes" : ""); }) == "yes";
+  const bool folder = OnRankZero(world, [&] { return IsHuggingFace(from); });
   std::vector<std::string> lines;
   if (folder)
     OnAllRanks(

@@ -32,20 +32,16 @@ struct Term {
 
 void AddBias(const AddBiasArgs& a, const LaunchContext& context) {
   if (a.rows * a.width == 0) return;
-  ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && AreAligned(a.x.data, a.bias.data, a.y.data), [&](auto lanes) {
-      Launch(AddBiasKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
-    });
+  ForPacks(a.x.dtype, a.width, AreAligned(a.x.data, a.bias.data, a.y.data), [&]<typename T>(T, auto lanes) {
+    Launch(AddBiasKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
   });
 }
 
 void BiasGrad(const BiasGradArgs& a, const LaunchContext& context) {
   auto* workspace = context.Workspace<float>(ColumnSumBytes(1, a.rows, a.width));
-  ForElementType(a.dy.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && AreAligned(a.dy.data), [&](auto lanes) {
-      LaunchColumnSums<1, lanes.value>(Term<T>{a.dy.As<T>(), a.width}, a.rows, a.width,
-                                       {{a.dbias}, a.accumulate, workspace}, context.stream);
-    });
+  ForPacks(a.dy.dtype, a.width, AreAligned(a.dy.data), [&]<typename T>(T, auto lanes) {
+    LaunchColumnSums<1, lanes.value>(Term<T>{a.dy.As<T>(), a.width}, a.rows, a.width,
+                                     {{a.dbias}, a.accumulate, workspace}, context.stream);
   });
 }
 

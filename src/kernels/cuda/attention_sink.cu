@@ -56,11 +56,9 @@ __global__ void SumColumnsOfHeads(AttentionSinkGradArgs a, const float* columns)
 
 void AttentionSink(const AttentionSinkArgs& a, const LaunchContext& context) {
   if (a.batch * a.queries * a.heads == 0) return;
-  ForElementType(a.o.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.head_dim % kPack<T> == 0 && AreAligned(a.o.data, a.o_with.data), [&](auto lanes) {
-      Launch(SinkKernel<T, lanes.value>, RowBlocks(a.batch * a.queries), RowThreads(a.heads * a.head_dim, lanes),
-             static_cast<size_t>(a.heads) * sizeof(float), context.stream, a);
-    });
+  ForPacks(a.o.dtype, a.head_dim, AreAligned(a.o.data, a.o_with.data), [&]<typename T>(T, auto lanes) {
+    Launch(SinkKernel<T, lanes.value>, RowBlocks(a.batch * a.queries), RowThreads(a.heads * a.head_dim, lanes),
+           static_cast<size_t>(a.heads) * sizeof(float), context.stream, a);
   });
 }
 
@@ -69,10 +67,8 @@ void AttentionSinkGrad(const AttentionSinkGradArgs& a, const LaunchContext& cont
   const int64_t rows = a.batch * a.queries, columns = a.heads * a.head_dim;
   auto* workspace = context.Workspace<float>(SinkGradBytes(rows, columns));
   float* sums = workspace + ColumnSumBytes(1, rows, columns) / static_cast<int64_t>(sizeof(float));
-  ForElementType(a.o.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.head_dim % kPack<T> == 0 && AreAligned(a.o.data, a.d_o.data), [&](auto lanes) {
-      LaunchColumnSums<1, lanes.value>(SinkTerm<T>{a}, rows, columns, {{sums}, false, workspace}, context.stream);
-    });
+  ForPacks(a.o.dtype, a.head_dim, AreAligned(a.o.data, a.d_o.data), [&]<typename T>(T, auto lanes) {
+    LaunchColumnSums<1, lanes.value>(SinkTerm<T>{a}, rows, columns, {{sums}, false, workspace}, context.stream);
   });
   Launch(SumColumnsOfHeads, dim3(static_cast<unsigned>((a.heads + 63) / 64)), dim3(64), 0, context.stream, a,
          static_cast<const float*>(sums));

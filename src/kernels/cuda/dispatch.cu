@@ -111,11 +111,9 @@ __global__ void CopyToRows(const T* x, const int32_t* places, T* rows, int64_t t
 void LaunchCopyToRows(const Array& x, const int32_t* places, const Array& rows, int64_t tokens, int64_t per_token,
                       int64_t width, cudaStream_t stream) {
   if (tokens * per_token * width == 0) return;
-  ForElementType(x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(width % kPack<T> == 0 && AreAligned(x.data, rows.data), [&](auto lanes) {
-      Launch(CopyToRows<T, lanes.value>, RowBlocks(tokens), RowThreads(width, lanes), 0, stream, x.As<T>(), places,
-             rows.As<T>(), tokens, per_token, width);
-    });
+  ForPacks(x.dtype, width, AreAligned(x.data, rows.data), [&]<typename T>(T, auto lanes) {
+    Launch(CopyToRows<T, lanes.value>, RowBlocks(tokens), RowThreads(width, lanes), 0, stream, x.As<T>(), places,
+           rows.As<T>(), tokens, per_token, width);
   });
 }
 
@@ -176,10 +174,8 @@ void DispatchGrad(const DispatchGradArgs& a, const LaunchContext& context) {
 
 void Combine(const CombineArgs& a, const LaunchContext& context) {
   if (a.tokens * a.width == 0) return;
-  ForElementType(a.y.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && AreAligned(a.rows.data, a.y.data), [&](auto lanes) {
-      Launch(AddRowsOfTokens<T, lanes.value>, RowBlocks(a.tokens), RowThreads(a.width, lanes), 0, context.stream, a);
-    });
+  ForPacks(a.y.dtype, a.width, AreAligned(a.rows.data, a.y.data), [&]<typename T>(T, auto lanes) {
+    Launch(AddRowsOfTokens<T, lanes.value>, RowBlocks(a.tokens), RowThreads(a.width, lanes), 0, context.stream, a);
   });
 }
 

@@ -24,10 +24,8 @@ __global__ void DropoutKernel(DropoutArgs a) {
 
 void Dropout(const DropoutArgs& a, const LaunchContext& context) {
   if (a.rows * a.width == 0) return;
-  ForElementType(a.y.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && AreAligned(a.x.data, a.y.data), [&](auto lanes) {
-      Launch(DropoutKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
-    });
+  ForPacks(a.y.dtype, a.width, AreAligned(a.x.data, a.y.data), [&]<typename T>(T, auto lanes) {
+    Launch(DropoutKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
   });
 }
 

@@ -22,10 +22,8 @@ __global__ void EmbeddingKernel(EmbeddingArgs a) {
 
 void Embedding(const EmbeddingArgs& a, const LaunchContext& context) {
   if (a.tokens * a.width == 0) return;
-  ForElementType(a.table.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && AreAligned(a.table.data, a.y.data), [&](auto lanes) {
-      Launch(EmbeddingKernel<T, lanes.value>, RowBlocks(a.tokens), RowThreads(a.width, lanes), 0, context.stream, a);
-    });
+  ForPacks(a.table.dtype, a.width, AreAligned(a.table.data, a.y.data), [&]<typename T>(T, auto lanes) {
+    Launch(EmbeddingKernel<T, lanes.value>, RowBlocks(a.tokens), RowThreads(a.width, lanes), 0, context.stream, a);
   });
 }
 

@@ -91,33 +91,28 @@ struct WeightTerms {
 
 void LayerNorm(const LayerNormArgs& a, const LaunchContext& context) {
   if (a.rows == 0) return;
-  const bool aligned = AreAligned(a.x.data, a.weight.data, a.bias.data, a.addend.data, a.y.data, a.sum.data);
-  ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      Launch(LayerNormKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
-    });
-  });
+  ForPacks(a.x.dtype, a.width, AreAligned(a.x.data, a.weight.data, a.bias.data, a.addend.data, a.y.data, a.sum.data),
+           [&]<typename T>(T, auto lanes) {
+             Launch(LayerNormKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
+                    a);
+           });
 }
 
 void LayerNormGrad(const LayerNormGradArgs& a, const LaunchContext& context) {
   if (a.rows == 0) return;
-  const bool aligned = AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data);
-  ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      Launch(LayerNormGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
-             GradRow<T, lanes.value>{a});
-    });
-  });
+  ForPacks(a.x.dtype, a.width, AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data),
+           [&]<typename T>(T, auto lanes) {
+             Launch(LayerNormGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0,
+                    context.stream, GradRow<T, lanes.value>{a});
+           });
 }
 
 void LayerNormWeightGrad(const LayerNormWeightGradArgs& a, const LaunchContext& context) {
   auto* workspace = context.Workspace<float>(ColumnSumBytes(2, a.rows, a.width));
-  ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && AreAligned(a.x.data, a.dy.data), [&](auto lanes) {
-      const WeightTerms<T> terms{a.x.As<T>(), a.mean, a.rstd, a.dy.As<T>(), a.width};
-      LaunchColumnSums<2, lanes.value>(terms, a.rows, a.width, {{a.dweight, a.dbias}, a.accumulate, workspace},
-                                       context.stream);
-    });
+  ForPacks(a.x.dtype, a.width, AreAligned(a.x.data, a.dy.data), [&]<typename T>(T, auto lanes) {
+    const WeightTerms<T> terms{a.x.As<T>(), a.mean, a.rstd, a.dy.As<T>(), a.width};
+    LaunchColumnSums<2, lanes.value>(terms, a.rows, a.width, {{a.dweight, a.dbias}, a.accumulate, workspace},
+                                     context.stream);
   });
 }
 
@@ -128,15 +123,13 @@ void LayerNormBackward(const LayerNormBackwardArgs& args, const LaunchContext& c
     return LayerNormWeightGrad(b, context);
   }
   auto* workspace = context.Workspace<float>(ColumnSumInPassBytes(2, a.rows, a.width));
-  const bool aligned = AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data);
-  ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      const WeightTerms<T> terms{b.x.As<T>(), b.mean, b.rstd, b.dy.As<T>(), b.width};
-      LaunchColumnSumsInPass<2, lanes.value>(GradRow<T, lanes.value>{a}, terms, a.rows, a.width,
-                                             {{b.dweight, b.dbias}, b.accumulate, workspace},
-                                             RowThreads(a.width, lanes), context.stream);
-    });
-  });
+  ForPacks(a.x.dtype, a.width, AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data),
+           [&]<typename T>(T, auto lanes) {
+             const WeightTerms<T> terms{b.x.As<T>(), b.mean, b.rstd, b.dy.As<T>(), b.width};
+             LaunchColumnSumsInPass<2, lanes.value>(GradRow<T, lanes.value>{a}, terms, a.rows, a.width,
+                                                    {{b.dweight, b.dbias}, b.accumulate, workspace},
+                                                    RowThreads(a.width, lanes), context.stream);
+           });
 }
 
 }  // namespace espalier::cuda

@@ -24,11 +24,9 @@ __global__ void PositionEmbeddingKernel(PositionEmbeddingArgs a) {
 
 void PositionEmbedding(const PositionEmbeddingArgs& a, const LaunchContext& context) {
   if (a.rows * a.width == 0) return;
-  ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && AreAligned(a.x.data, a.table.data, a.y.data), [&](auto lanes) {
-      Launch(PositionEmbeddingKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
-             a);
-    });
+  ForPacks(a.x.dtype, a.width, AreAligned(a.x.data, a.table.data, a.y.data), [&]<typename T>(T, auto lanes) {
+    Launch(PositionEmbeddingKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
+           a);
   });
 }
 

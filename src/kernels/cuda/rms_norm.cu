@@ -76,32 +76,26 @@ struct WeightTerm {
 
 void RmsNorm(const RmsNormArgs& a, const LaunchContext& context) {
   if (a.rows == 0) return;
-  const bool aligned = AreAligned(a.x.data, a.weight.data, a.addend.data, a.y.data, a.sum.data);
-  ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      Launch(RmsNormKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
-    });
-  });
+  ForPacks(a.x.dtype, a.width, AreAligned(a.x.data, a.weight.data, a.addend.data, a.y.data, a.sum.data),
+           [&]<typename T>(T, auto lanes) {
+             Launch(RmsNormKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream, a);
+           });
 }
 
 void RmsNormGrad(const RmsNormGradArgs& a, const LaunchContext& context) {
   if (a.rows == 0) return;
-  const bool aligned = AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data);
-  ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      Launch(RmsNormGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
-             GradRow<T, lanes.value>{a});
-    });
-  });
+  ForPacks(a.x.dtype, a.width, AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data),
+           [&]<typename T>(T, auto lanes) {
+             Launch(RmsNormGradKernel<T, lanes.value>, RowBlocks(a.rows), RowThreads(a.width, lanes), 0, context.stream,
+                    GradRow<T, lanes.value>{a});
+           });
 }
 
 void RmsNormWeightGrad(const RmsNormWeightGradArgs& a, const LaunchContext& context) {
   auto* workspace = context.Workspace<float>(ColumnSumBytes(1, a.rows, a.width));
-  ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && AreAligned(a.x.data, a.dy.data), [&](auto lanes) {
-      const WeightTerm<T> term{a.x.As<T>(), a.rstd, a.dy.As<T>(), a.width};
-      LaunchColumnSums<1, lanes.value>(term, a.rows, a.width, {{a.dweight}, a.accumulate, workspace}, context.stream);
-    });
+  ForPacks(a.x.dtype, a.width, AreAligned(a.x.data, a.dy.data), [&]<typename T>(T, auto lanes) {
+    const WeightTerm<T> term{a.x.As<T>(), a.rstd, a.dy.As<T>(), a.width};
+    LaunchColumnSums<1, lanes.value>(term, a.rows, a.width, {{a.dweight}, a.accumulate, workspace}, context.stream);
   });
 }
 
@@ -112,15 +106,13 @@ void RmsNormBackward(const RmsNormBackwardArgs& args, const LaunchContext& conte
     return RmsNormWeightGrad(b, context);
   }
   auto* workspace = context.Workspace<float>(ColumnSumInPassBytes(1, a.rows, a.width));
-  const bool aligned = AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data);
-  ForElementType(a.x.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      const WeightTerm<T> term{b.x.As<T>(), b.rstd, b.dy.As<T>(), b.width};
-      LaunchColumnSumsInPass<1, lanes.value>(GradRow<T, lanes.value>{a}, term, a.rows, a.width,
-                                             {{b.dweight}, b.accumulate, workspace}, RowThreads(a.width, lanes),
-                                             context.stream);
-    });
-  });
+  ForPacks(a.x.dtype, a.width, AreAligned(a.x.data, a.weight.data, a.dy.data, a.addend.data, a.dx.data),
+           [&]<typename T>(T, auto lanes) {
+             const WeightTerm<T> term{b.x.As<T>(), b.rstd, b.dy.As<T>(), b.width};
+             LaunchColumnSumsInPass<1, lanes.value>(GradRow<T, lanes.value>{a}, term, a.rows, a.width,
+                                                    {{b.dweight}, b.accumulate, workspace}, RowThreads(a.width, lanes),
+                                                    context.stream);
+           });
 }
 
 }  // namespace espalier::cuda

@@ -75,49 +75,31 @@ __global__ void RowWeightGradKernel(RowWeightGradArgs a) {
   });
 }
 
-/// Calls f(T{}, lanes) with the element type, and with packs if rows and pointers allow them.
-template <typename F, typename... Pointers>
-void ForPacks(Dtype dtype, int64_t width, F f, const Pointers*... pointers) {
-  ForElementType(dtype, [&]<typename T>(T type) {
-    ForLanes<kPack<T>>(width % kPack<T> == 0 && AreAligned(pointers...), [&](auto lanes) { f(type, lanes); });
-  });
-}
-
 }  // namespace
 
 void AddRowBias(const AddRowBiasArgs& a, const LaunchContext& context) {
   if (a.group.rows * a.width == 0) return;
-  ForPacks(
-      a.y.dtype, a.width,
-      [&]<typename T>(T, auto lanes) {
-        Launch(AddRowBiasKernel<T, lanes.value>, RowBlocks(a.group.rows), RowThreads(a.width, lanes), 0, context.stream,
-               a);
-      },
-      a.x.data, a.bias.data, a.y.data);
+  ForPacks(a.y.dtype, a.width, AreAligned(a.x.data, a.bias.data, a.y.data), [&]<typename T>(T, auto lanes) {
+    Launch(AddRowBiasKernel<T, lanes.value>, RowBlocks(a.group.rows), RowThreads(a.width, lanes), 0, context.stream, a);
+  });
 }
 
 void RowBiasGrad(const RowBiasGradArgs& a, const LaunchContext& context) {
   if (a.group.experts * a.width == 0) return;
-  ForPacks(
-      a.dy.dtype, a.width,
-      [&]<typename T>(T, auto lanes) {
-        constexpr int64_t kColumns = kSumLanes * lanes.value;
-        const dim3 blocks(static_cast<unsigned>((a.width + kColumns - 1) / kColumns),
-                          static_cast<unsigned>(std::min(a.group.experts, kMaxMatrices)));
-        Launch(RowBiasGradKernel<T, lanes.value>, blocks, dim3(kSumLanes, kSumRows), 0, context.stream, a);
-      },
-      a.dy.data);
+  ForPacks(a.dy.dtype, a.width, AreAligned(a.dy.data), [&]<typename T>(T, auto lanes) {
+    constexpr int64_t kColumns = kSumLanes * lanes.value;
+    const dim3 blocks(static_cast<unsigned>((a.width + kColumns - 1) / kColumns),
+                      static_cast<unsigned>(std::min(a.group.experts, kMaxMatrices)));
+    Launch(RowBiasGradKernel<T, lanes.value>, blocks, dim3(kSumLanes, kSumRows), 0, context.stream, a);
+  });
 }
 
 void RowWeightGrad(const RowWeightGradArgs& a, const LaunchContext& context) {
   if (a.group.rows == 0) return;
-  ForPacks(
-      a.dy.dtype, a.width,
-      [&]<typename T>(T, auto lanes) {
-        Launch(RowWeightGradKernel<T, lanes.value>, RowBlocks(a.group.rows), RowThreads(a.width, lanes), 0,
-               context.stream, a);
-      },
-      a.dy.data, a.bias.data);
+  ForPacks(a.dy.dtype, a.width, AreAligned(a.dy.data, a.bias.data), [&]<typename T>(T, auto lanes) {
+    Launch(RowWeightGradKernel<T, lanes.value>, RowBlocks(a.group.rows), RowThreads(a.width, lanes), 0, context.stream,
+           a);
+  });
 }
 
 }  // namespace espalier::cuda

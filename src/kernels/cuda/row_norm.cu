@@ -97,15 +97,6 @@ struct WeightTerm {
   }
 };
 
-/// Calls f(T{}, lanes) with the element type, and with packs if rows and pointers allow them.
-template <typename F, typename... Pointers>
-void ForPacks(Dtype dtype, const NormRows& shape, F f, const Pointers*... pointers) {
-  const bool aligned = AreAligned(pointers...);
-  ForElementType(dtype, [&]<typename T>(T type) {
-    ForLanes<kPack<T>>(shape.width % kPack<T> == 0 && aligned, [&](auto lanes) { f(type, lanes); });
-  });
-}
-
 template <typename Kernel, typename Args, int N>
 void LaunchRows(Kernel kernel, const Args& a, Lanes<N> lanes, const LaunchContext& context) {
   if (a.shape.rows > 0) Launch(kernel, RowBlocks(a.shape.rows), RowThreads(a.shape.width, lanes), 0, context.stream, a);
@@ -114,49 +105,37 @@ void LaunchRows(Kernel kernel, const Args& a, Lanes<N> lanes, const LaunchContex
 }  // namespace
 
 void RowSquares(const RowSquaresArgs& a, const LaunchContext& context) {
-  ForPacks(
-      a.x.dtype, a.shape,
-      [&]<typename T>(T, auto lanes) { LaunchRows(RowSquaresKernel<T, lanes.value>, a, lanes, context); }, a.x.data);
+  ForPacks(a.x.dtype, a.shape.width, AreAligned(a.x.data),
+           [&]<typename T>(T, auto lanes) { LaunchRows(RowSquaresKernel<T, lanes.value>, a, lanes, context); });
 }
 
 void RowSquaresGrad(const RowSquaresGradArgs& a, const LaunchContext& context) {
-  ForPacks(
-      a.x.dtype, a.shape,
-      [&]<typename T>(T, auto lanes) { LaunchRows(RowSquaresGradKernel<T, lanes.value>, a, lanes, context); }, a.x.data,
-      a.dx.data);
+  ForPacks(a.x.dtype, a.shape.width, AreAligned(a.x.data, a.dx.data),
+           [&]<typename T>(T, auto lanes) { LaunchRows(RowSquaresGradKernel<T, lanes.value>, a, lanes, context); });
 }
 
 void RowNorm(const RowNormArgs& a, const LaunchContext& context) {
-  ForPacks(
-      a.x.dtype, a.shape,
-      [&]<typename T>(T, auto lanes) { LaunchRows(RowNormKernel<T, lanes.value>, a, lanes, context); }, a.x.data,
-      a.weight.data, a.y.data);
+  ForPacks(a.x.dtype, a.shape.width, AreAligned(a.x.data, a.weight.data, a.y.data),
+           [&]<typename T>(T, auto lanes) { LaunchRows(RowNormKernel<T, lanes.value>, a, lanes, context); });
 }
 
 void RowNormGrad(const RowNormGradArgs& a, const LaunchContext& context) {
-  ForPacks(
-      a.dy.dtype, a.shape,
-      [&]<typename T>(T, auto lanes) { LaunchRows(RowNormGradKernel<T, lanes.value>, a, lanes, context); }, a.dy.data,
-      a.weight.data, a.dx.data);
+  ForPacks(a.dy.dtype, a.shape.width, AreAligned(a.dy.data, a.weight.data, a.dx.data),
+           [&]<typename T>(T, auto lanes) { LaunchRows(RowNormGradKernel<T, lanes.value>, a, lanes, context); });
 }
 
 void RowNormSquaresGrad(const RowNormSquaresGradArgs& a, const LaunchContext& context) {
-  ForPacks(
-      a.x.dtype, a.shape,
-      [&]<typename T>(T, auto lanes) { LaunchRows(RowNormSquaresGradKernel<T, lanes.value>, a, lanes, context); },
-      a.dy.data, a.x.data, a.weight.data);
+  ForPacks(a.x.dtype, a.shape.width, AreAligned(a.dy.data, a.x.data, a.weight.data),
+           [&]<typename T>(T, auto lanes) { LaunchRows(RowNormSquaresGradKernel<T, lanes.value>, a, lanes, context); });
 }
 
 void RowNormWeightGrad(const RowNormWeightGradArgs& a, const LaunchContext& context) {
   auto* workspace = context.Workspace<float>(ColumnSumBytes(1, a.shape.rows, a.shape.width));
-  ForPacks(
-      a.x.dtype, a.shape,
-      [&]<typename T>(T, auto lanes) {
-        const WeightTerm<T> term{a.dy.As<T>(), a.x.As<T>(), a.sums, a.shape, a.eps};
-        LaunchColumnSums<1, lanes.value>(term, a.shape.rows, a.shape.width, {{a.dweight}, a.accumulate, workspace},
-                                         context.stream);
-      },
-      a.dy.data, a.x.data);
+  ForPacks(a.x.dtype, a.shape.width, AreAligned(a.dy.data, a.x.data), [&]<typename T>(T, auto lanes) {
+    const WeightTerm<T> term{a.dy.As<T>(), a.x.As<T>(), a.sums, a.shape, a.eps};
+    LaunchColumnSums<1, lanes.value>(term, a.shape.rows, a.shape.width, {{a.dweight}, a.accumulate, workspace},
+                                     context.stream);
+  });
 }
 
 }  // namespace espalier::cuda

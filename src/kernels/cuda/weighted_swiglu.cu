@@ -52,24 +52,19 @@ __global__ void WeightedSwigluGradKernel(WeightedSwigluGradArgs a) {
 
 void WeightedSwiglu(const WeightedSwigluArgs& a, const LaunchContext& context) {
   if (a.group.rows * a.width == 0) return;
-  ForElementType(a.y.dtype, [&]<typename T>(T) {
-    const bool aligned = AreAligned(a.gate.data, a.up.data, a.y.data);
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      Launch(WeightedSwigluKernel<T, lanes.value>, RowBlocks(a.group.rows), RowThreads(a.width, lanes), 0,
-             context.stream, a);
-    });
+  ForPacks(a.y.dtype, a.width, AreAligned(a.gate.data, a.up.data, a.y.data), [&]<typename T>(T, auto lanes) {
+    Launch(WeightedSwigluKernel<T, lanes.value>, RowBlocks(a.group.rows), RowThreads(a.width, lanes), 0, context.stream,
+           a);
   });
 }
 
 void WeightedSwigluGrad(const WeightedSwigluGradArgs& a, const LaunchContext& context) {
   if (a.group.rows == 0) return;
-  const bool aligned = AreAligned(a.gate.data, a.up.data, a.dy.data, a.dgate.data, a.dup.data);
-  ForElementType(a.dgate.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.width % kPack<T> == 0 && aligned, [&](auto lanes) {
-      Launch(WeightedSwigluGradKernel<T, lanes.value>, RowBlocks(a.group.rows), RowThreads(a.width, lanes), 0,
-             context.stream, a);
-    });
-  });
+  ForPacks(a.dgate.dtype, a.width, AreAligned(a.gate.data, a.up.data, a.dy.data, a.dgate.data, a.dup.data),
+           [&]<typename T>(T, auto lanes) {
+             Launch(WeightedSwigluGradKernel<T, lanes.value>, RowBlocks(a.group.rows), RowThreads(a.width, lanes), 0,
+                    context.stream, a);
+           });
 }
 
 }  // namespace espalier::cuda

@@ -30,11 +30,9 @@ __global__ void MergeKernel(AttentionMergeArgs a) {
 
 void AttentionMerge(const AttentionMergeArgs& a, const LaunchContext& context) {
   if (a.batch * a.queries * a.heads == 0) return;
-  ForElementType(a.o.dtype, [&]<typename T>(T) {
-    ForLanes<kPack<T>>(a.head_dim % kPack<T> == 0 && AreAligned(a.o_a, a.o_b, a.o.data), [&](auto lanes) {
-      Launch(MergeKernel<T, lanes.value>, RowBlocks(a.batch * a.queries), RowThreads(a.heads * a.head_dim, lanes),
-             static_cast<size_t>(a.heads) * sizeof(MergeWeights), context.stream, a);
-    });
+  ForPacks(a.o.dtype, a.head_dim, AreAligned(a.o_a, a.o_b, a.o.data), [&]<typename T>(T, auto lanes) {
+    Launch(MergeKernel<T, lanes.value>, RowBlocks(a.batch * a.queries), RowThreads(a.heads * a.head_dim, lanes),
+           static_cast<size_t>(a.heads) * sizeof(MergeWeights), context.stream, a);
   });
 }
 

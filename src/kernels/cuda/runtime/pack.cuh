@@ -138,6 +138,14 @@ void ForLanes(bool packed, F f) {
   }
 }
 
+/// Calls f(T{}, lanes) with the element type, and with packs if rows and pointers allow them.
+template <typename F>
+void ForPacks(Dtype dtype, int64_t width, bool aligned, F f) {
+  ForElementType(dtype, [&]<typename T>(T type) {
+    ForLanes<kPack<T>>(aligned && width % kPack<T> == 0, [&](auto lanes) { f(type, lanes); });
+  });
+}
+
 inline constexpr int kThreads = 256;
 
 inline unsigned Clamped(int64_t n, int64_t max) { return static_cast<unsigned>(n < 1 ? 1 : n < max ? n : max); }

@@ -81,23 +81,27 @@ bool TakesDeck(const CLI::App& command) {
   return false;
 }
 
-const char* BashAction(Kind kind) {
+/// What a shell offers for a value.
+struct Action {
+  const char *bash, *zsh;
+};
+Action ActionOf(Kind kind) {
   switch (kind) {
     case Kind::kDeck:
-      return "_espalier_decks";
+      return {"_espalier_decks", "_files -g \"*.toml\""};
     case Kind::kFile:
-      return "_espalier_files -f";
+      return {"_espalier_files -f", "_files"};
     case Kind::kFolder:
-      return "_espalier_files -d";
+      return {"_espalier_files -d", "_files -/"};
     case Kind::kRestart:
-      return "_espalier_words latest; _espalier_files -d";
+      return {"_espalier_words latest; _espalier_files -d", "_espalier_restart"};
     case Kind::kKeys:
-      return "_espalier_keys";
+      return {"_espalier_keys", "_espalier_keys"};
     case Kind::kFlag:
     case Kind::kNothing:
       break;
   }
-  return ":";
+  return {":", " "};
 }
 
 /// Cases "command:option" for the values of options.
@@ -108,7 +112,7 @@ std::string BashOptionValues(const CLI::App& app) {
       if (option->get_positional() || KindOf(*option) == Kind::kFlag) continue;
       std::vector<std::string> patterns;
       for (const std::string& name : Names(*option)) patterns.push_back(command->get_name() + ":" + name);
-      text += fmt::format("    {}) {}; return ;;\n", fmt::join(patterns, " | "), BashAction(KindOf(*option)));
+      text += fmt::format("    {}) {}; return ;;\n", fmt::join(patterns, " | "), ActionOf(KindOf(*option)).bash);
     }
   return text;
 }
@@ -130,7 +134,7 @@ std::string BashArguments(const CLI::App& app) {
     for (const CLI::Option* option : command->get_options())
       if (option->get_positional())
         actions.push_back(fmt::format("if ((arguments {} 0)); then {}; fi",
-                                      IsRest(*option) ? ">" : "==", BashAction(KindOf(*option))));
+                                      IsRest(*option) ? ">" : "==", ActionOf(KindOf(*option)).bash));
     text += fmt::format("      {} ;;\n", actions.empty() ? ":" : fmt::format("{}", fmt::join(actions, "\n      ")));
   }
   return text;
@@ -248,34 +252,15 @@ std::string ZshText(std::string_view text) {
   return quoted;
 }
 
-const char* ZshAction(Kind kind) {
-  switch (kind) {
-    case Kind::kDeck:
-      return "_files -g \"*.toml\"";
-    case Kind::kFile:
-      return "_files";
-    case Kind::kFolder:
-      return "_files -/";
-    case Kind::kRestart:
-      return "_espalier_restart";
-    case Kind::kKeys:
-      return "_espalier_keys";
-    case Kind::kFlag:
-    case Kind::kNothing:
-      break;
-  }
-  return " ";
-}
-
 std::string ZshArgument(const CLI::Option& option) {
   const Kind kind = KindOf(option);
   const std::string description = ZshText(option.get_description());
   if (option.get_positional())
     return fmt::format("'{}:{}:{}'", option.get_items_expected_max() > 1 ? "*" : "1", ZshText(option.get_name()),
-                       ZshAction(kind));
+                       ActionOf(kind).zsh);
   const std::vector<std::string> names = Names(option);
   std::string text = fmt::format("'[{}]", description);
-  if (kind != Kind::kFlag) text += fmt::format(":{}:{}", ZshText(option.get_type_name()), ZshAction(kind));
+  if (kind != Kind::kFlag) text += fmt::format(":{}:{}", ZshText(option.get_type_name()), ActionOf(kind).zsh);
   if (names.size() == 1) return fmt::format("'{}'{}'", names[0], text);
   return fmt::format("'({})'{{{}}}{}'", fmt::join(names, " "), fmt::join(names, ","), text);
 }

@@ -104,6 +104,19 @@ class ExpressionParser {
     return IsOperator(")") || IsOperator("]") || Now().kind == TokenKind::kTagEnd || Now().kind == TokenKind::kPrintEnd;
   }
 
+  /// Operators of equal precedence, from left to right.
+  template <typename Follows, typename Operand>
+  ExpressionPtr Chain(Kind kind, Follows follows, Operand operand) {
+    ExpressionPtr left = operand();
+    int length = 0;
+    while (follows()) {
+      Lengthen(length);
+      const Token token = Take();
+      left = Pair(kind, token.line, token.text, std::move(left), operand());
+    }
+    return left;
+  }
+
   ExpressionPtr Any() {
     const Deeper deeper(*this);
     ExpressionPtr value = Or();
@@ -119,24 +132,12 @@ class ExpressionParser {
     return value;
   }
   ExpressionPtr Or() {
-    ExpressionPtr left = And();
-    int length = 0;
-    while (IsName("or")) {
-      Lengthen(length);
-      const int64_t line = Take().line;
-      left = Pair(Kind::kOr, line, "", std::move(left), And());
-    }
-    return left;
+    return Chain(
+        Kind::kOr, [&] { return IsName("or"); }, [&] { return And(); });
   }
   ExpressionPtr And() {
-    ExpressionPtr left = Not();
-    int length = 0;
-    while (IsName("and")) {
-      Lengthen(length);
-      const int64_t line = Take().line;
-      left = Pair(Kind::kAnd, line, "", std::move(left), Not());
-    }
-    return left;
+    return Chain(
+        Kind::kAnd, [&] { return IsName("and"); }, [&] { return Not(); });
   }
   ExpressionPtr Not() {
     if (!IsName("not")) return Compare();
@@ -167,17 +168,12 @@ class ExpressionParser {
     return "not in";
   }
 
-  /// Operators of equal precedence, from left to right.
   template <typename Operand>
   ExpressionPtr Chain(std::initializer_list<std::string_view> operators, Operand operand) {
-    ExpressionPtr left = operand();
-    int length = 0;
-    while (Now().kind == TokenKind::kOperator && std::ranges::find(operators, Now().text) != operators.end()) {
-      Lengthen(length);
-      const Token token = Take();
-      left = Pair(Kind::kBinary, token.line, token.text, std::move(left), operand());
-    }
-    return left;
+    const auto follows = [&] {
+      return Now().kind == TokenKind::kOperator && std::ranges::find(operators, Now().text) != operators.end();
+    };
+    return Chain(Kind::kBinary, follows, operand);
   }
   ExpressionPtr Sum() {
     return Chain({"+", "-"}, [&] { return Concatenation(); });

@@ -56,8 +56,9 @@ int CalibrateGemms(const CalibrateOptions& options) {
     for (const GemmDemand& demand : DemandsOf(deck, options)) demands.push_back(demand);
   demands = Distinct(std::move(demands));
   const GemmPlans plans = LoadCudaModule().MeasureGemms(demands, PrintMeasured);
-  WriteOutput(options.gemm_plans, ToText(plans));
-  fmt::print("{} GEMMs on {} with {}: {}\n", plans.plans.size(), plans.gpu, plans.library, options.gemm_plans);
+  WriteOutput(options.gemm_plans, plans.Text());
+  fmt::print("{} GEMMs on {} with {}: {}\n", plans.entries.size(), plans.platform.gpu, plans.platform.library,
+             options.gemm_plans);
   return static_cast<int>(ExitStatus::kDone);
 }
 

@@ -3,12 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "espalier/deck/choices.hpp"
+#include "espalier/kernels/measurements_text.hpp"
 #include "espalier/kernels/planned_workspace.hpp"
-#include "espalier/util/error.hpp"
-#include "espalier/util/input_file.hpp"
 #include "espalier/util/median.hpp"
 
 namespace espalier {
@@ -16,9 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 1;
-constexpr int64_t kMaxBytes = int64_t{16} << 20;
-constexpr std::string_view kRemedy = "remove it, and the next start measures anew";
 constexpr int kRounds = 5;
 constexpr double kWorthChanging = 0.99;
 constexpr const char* kWay = "backward";
@@ -51,55 +46,30 @@ KernelCall CallOf(const AttentionDemand& demand) {
   return {.inputs = demand.inputs, .outputs = demand.outputs, .attributes = &demand.attributes};
 }
 
-const TimedAttention* AttentionTimes::Find(const AttentionDemand& call) const {
-  const auto it = std::ranges::find_if(
-      calls, [&, sought = WithoutWay(call)](const TimedAttention& timed) { return timed.call.IsSameCall(sought); });
-  return it == calls.end() ? nullptr : &*it;
+const MeasurementsFormat TimedAttention::kFormat = {"espalier_attention_times", "calls", "file of attention's times",
+                                                    "remove it, and the next start measures anew"};
+
+bool TimedAttention::IsOf(const AttentionDemand& other) const { return call.IsSameCall(WithoutWay(other)); }
+
+void to_json(Json& json, const TimedAttention& timed) {
+  json = {{"inputs", ToJson(timed.call.inputs)},
+          {"outputs", ToJson(timed.call.outputs)},
+          {"numbers", timed.call.attributes.numbers},
+          {"texts", timed.call.attributes.texts},
+          {"calls", timed.call.calls},
+          {"microseconds", timed.microseconds}};
 }
 
-std::string ToText(const AttentionTimes& times) {
-  Json json = {
-      {"espalier_attention_times", kFormat}, {"gpu", times.gpu}, {"library", times.library}, {"calls", Json::array()}};
-  for (const auto& [call, microseconds, lasting] : times.calls)
-    json["calls"].push_back({{"inputs", ToJson(call.inputs)},
-                             {"outputs", ToJson(call.outputs)},
-                             {"numbers", call.attributes.numbers},
-                             {"texts", call.attributes.texts},
-                             {"calls", call.calls},
-                             {"microseconds", microseconds}});
-  return json.dump(1) + "\n";
+void from_json(const Json& json, TimedAttention& timed) {
+  timed.call.inputs = TensorsOf(json.at("inputs"));
+  timed.call.outputs = TensorsOf(json.at("outputs"));
+  timed.call.attributes.numbers = json.at("numbers");
+  timed.call.attributes.texts = json.at("texts");
+  timed.call.calls = json.at("calls");
+  timed.microseconds = json.at("microseconds");
 }
 
-AttentionTimes ParseAttentionTimes(std::string_view text, const std::string& source) {
-  const auto refuse = [&](const std::string& what) {
-    return UserError(ExitStatus::kData, fmt::format("{}: {}; {}", source, what, kRemedy));
-  };
-  try {
-    const Json json = Json::parse(text);
-    if (const int format = json.at("espalier_attention_times"); format != kFormat)
-      throw std::invalid_argument(fmt::format("format {} is not {}", format, kFormat));
-    AttentionTimes times{json.at("gpu"), json.at("library"), {}};
-    for (const Json& entry : json.at("calls")) {
-      TimedAttention timed;
-      timed.call.inputs = TensorsOf(entry.at("inputs"));
-      timed.call.outputs = TensorsOf(entry.at("outputs"));
-      for (const auto& [name, value] : entry.at("numbers").items()) timed.call.attributes.numbers[name] = value;
-      for (const auto& [name, value] : entry.at("texts").items()) timed.call.attributes.texts[name] = value;
-      timed.call.calls = entry.at("calls");
-      for (const auto& [way, value] : entry.at("microseconds").items()) timed.microseconds[way] = value;
-      times.calls.push_back(std::move(timed));
-    }
-    return times;
-  } catch (const Json::exception& error) {
-    throw refuse(fmt::format("not a file of attention's times ({})", error.what()));
-  } catch (const std::invalid_argument& error) {
-    throw refuse(error.what());
-  }
-}
-
-AttentionTimes ReadAttentionTimes(const std::string& path) {
-  return ParseAttentionTimes(ReadFile(path, {"file of attention's times", kMaxBytes, kRemedy}), path);
-}
+template struct Measurements<TimedAttention>;
 
 std::vector<std::string> DeterministicWays() {
   std::vector<std::string> ways;

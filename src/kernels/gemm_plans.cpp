@@ -3,54 +3,19 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "espalier/util/error.hpp"
-#include "espalier/util/input_file.hpp"
+#include "espalier/kernels/measurements_text.hpp"
 
 namespace espalier {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 1;
-constexpr int64_t kMaxBytes = int64_t{16} << 20;
-constexpr std::string_view kRemedy = "make it anew by `espalier calibrate`, or set run.gemm_plans = \"\"";
-
-[[noreturn]] void Refuse(const std::string& source, const std::string& what) {
-  throw UserError(ExitStatus::kData, fmt::format("{}: {}; {}", source, what, kRemedy));
-}
-
 Dtype DtypeOf(const Json& json) {
   const std::string name = json.get<std::string>();
   for (const Dtype dtype : kDtypes)
     if (name == Name(dtype) && dtype != Dtype::kI32 && dtype != Dtype::kF8E8M0) return dtype;
   throw std::invalid_argument(fmt::format("type {} is none of f32, bf16, f8e4m3 and f8e5m2", name));
-}
-
-Json ToJson(const GemmPlan& plan) {
-  const auto& [shape, input, output, accumulate, bias, scales, scaled_b] = plan.gemm;
-  Json json = {{"m", shape.m},
-               {"n", shape.n},
-               {"k", shape.k},
-               {"a_strides", {shape.a_row, shape.a_column}},
-               {"b_strides", {shape.b_row, shape.b_column}},
-               {"c_stride", shape.c_row},
-               {"input", Name(input)},
-               {"output", Name(output)},
-               {"epilogue", accumulate ? "accumulate"
-                            : bias     ? "bias"
-                                       : "none"},
-               {"algorithm", plan.algorithm},
-               {"workspace_bytes", plan.workspace_bytes},
-               {"microseconds", plan.microseconds},
-               {"first_microseconds", plan.first_microseconds}};
-  if (shape.blocks > 1) json["blocks"] = {shape.blocks, shape.a_block, shape.c_block, shape.b_block};
-  if (scales != Scales::kNone) {
-    json["input_b"] = Name(scaled_b);
-    json["scales"] = Name(scales);
-  }
-  return json;
 }
 
 void ReadScales(const Json& json, Gemm& gemm) {
@@ -63,8 +28,36 @@ void ReadScales(const Json& json, Gemm& gemm) {
   gemm.scaled_b = DtypeOf(json.at("input_b"));
 }
 
-GemmPlan PlanOf(const Json& json) {
-  GemmPlan plan;
+}  // namespace
+
+const MeasurementsFormat GemmPlan::kFormat = {"espalier_gemm_plans", "gemms", "file of GEMM plans",
+                                              "make it anew by `espalier calibrate`, or set run.gemm_plans = \"\""};
+
+void to_json(Json& json, const GemmPlan& plan) {
+  const auto& [shape, input, output, accumulate, bias, scales, scaled_b] = plan.gemm;
+  json = {{"m", shape.m},
+          {"n", shape.n},
+          {"k", shape.k},
+          {"a_strides", {shape.a_row, shape.a_column}},
+          {"b_strides", {shape.b_row, shape.b_column}},
+          {"c_stride", shape.c_row},
+          {"input", Name(input)},
+          {"output", Name(output)},
+          {"epilogue", accumulate ? "accumulate"
+                       : bias     ? "bias"
+                                  : "none"},
+          {"algorithm", plan.algorithm},
+          {"workspace_bytes", plan.workspace_bytes},
+          {"microseconds", plan.microseconds},
+          {"first_microseconds", plan.first_microseconds}};
+  if (shape.blocks > 1) json["blocks"] = {shape.blocks, shape.a_block, shape.c_block, shape.b_block};
+  if (scales != Scales::kNone) {
+    json["input_b"] = Name(scaled_b);
+    json["scales"] = Name(scales);
+  }
+}
+
+void from_json(const Json& json, GemmPlan& plan) {
   const Json &a = json.at("a_strides"), &b = json.at("b_strides");
   plan.gemm.shape = {json.at("m"), json.at("n"), json.at("k"), a.at(0), a.at(1), b.at(0), b.at(1), json.at("c_stride")};
   if (json.contains("blocks")) {
@@ -88,10 +81,9 @@ GemmPlan PlanOf(const Json& json) {
   plan.workspace_bytes = json.at("workspace_bytes");
   plan.microseconds = json.at("microseconds");
   plan.first_microseconds = json.at("first_microseconds");
-  return plan;
 }
 
-}  // namespace
+template struct Measurements<GemmPlan>;
 
 std::string ToString(const Gemm& p) {
   const GemmShape& s = p.shape;
@@ -101,42 +93,6 @@ std::string ToString(const Gemm& p) {
   return fmt::format("{}{} x {} x {}, {}{} -> {}{}{}{}{}", blocks, s.m, s.n, s.k, Name(p.input), by, Name(p.output),
                      s.a_column == 1 ? "" : ", a transposed", s.b_column == 1 ? "" : ", b transposed",
                      p.accumulate ? ", accumulating" : "", p.bias ? ", with a bias" : "");
-}
-
-const GemmPlan* GemmPlans::Find(const Gemm& gemm) const {
-  const auto it = std::ranges::find(plans, gemm, &GemmPlan::gemm);
-  return it == plans.end() ? nullptr : &*it;
-}
-
-std::string ToText(const GemmPlans& plans) {
-  Json json = {
-      {"espalier_gemm_plans", kFormat}, {"gpu", plans.gpu}, {"library", plans.library}, {"gemms", Json::array()}};
-  for (const GemmPlan& plan : plans.plans) json["gemms"].push_back(ToJson(plan));
-  return json.dump(1) + "\n";
-}
-
-GemmPlans ParseGemmPlans(std::string_view text, const std::string& source) {
-  try {
-    const Json json = Json::parse(text);
-    if (const int format = json.at("espalier_gemm_plans"); format != kFormat)
-      throw std::invalid_argument(fmt::format("format {} is not {}", format, kFormat));
-    GemmPlans plans{json.at("gpu"), json.at("library"), {}};
-    for (const Json& entry : json.at("gemms")) plans.plans.push_back(PlanOf(entry));
-    return plans;
-  } catch (const Json::exception& error) {
-    Refuse(source, fmt::format("not a file of GEMM plans ({})", error.what()));
-  } catch (const std::invalid_argument& error) {
-    Refuse(source, error.what());
-  }
-}
-
-GemmPlans ReadGemmPlans(const std::string& path) {
-  return ParseGemmPlans(ReadFile(path, {"file of GEMM plans", kMaxBytes, kRemedy}), path);
-}
-
-void CheckMadeFor(const GemmPlans& plans, std::string_view gpu, std::string_view library, const std::string& source) {
-  if (plans.gpu != gpu) Refuse(source, fmt::format("made on {}, this is {}", plans.gpu, gpu));
-  if (plans.library != library) Refuse(source, fmt::format("made with {}, this is {}", plans.library, library));
 }
 
 std::string ToHex(std::span<const std::byte> bytes) {

@@ -32,7 +32,7 @@ GemmPlans SomePlans() {
 /// The message for a text that is refused.
 std::string Refusal(const std::string& text) {
   try {
-    ParseGemmPlans(text, "plans.json");
+    GemmPlans::Parse(text, "plans.json");
   } catch (const UserError& error) {
     EXPECT_EQ(error.status(), ExitStatus::kData);
     return error.messages().at(0);
@@ -48,16 +48,15 @@ std::string Replaced(std::string text, const std::string& from, const std::strin
 }
 
 TEST(GemmPlans, AreReadAsTheyAreWritten) {
-  const GemmPlans written = SomePlans(), read = ParseGemmPlans(ToText(written), "plans.json");
-  EXPECT_EQ(read.gpu, written.gpu);
-  EXPECT_EQ(read.library, written.library);
-  ASSERT_EQ(read.plans.size(), written.plans.size());
-  for (size_t i = 0; i < read.plans.size(); ++i) {
-    EXPECT_EQ(read.plans[i].gemm, written.plans[i].gemm);
-    EXPECT_EQ(read.plans[i].algorithm, written.plans[i].algorithm);
-    EXPECT_EQ(read.plans[i].workspace_bytes, written.plans[i].workspace_bytes);
-    EXPECT_EQ(read.plans[i].microseconds, written.plans[i].microseconds);
-    EXPECT_EQ(read.plans[i].first_microseconds, written.plans[i].first_microseconds);
+  const GemmPlans written = SomePlans(), read = GemmPlans::Parse(written.Text(), "plans.json");
+  EXPECT_EQ(read.platform, written.platform);
+  ASSERT_EQ(read.entries.size(), written.entries.size());
+  for (size_t i = 0; i < read.entries.size(); ++i) {
+    EXPECT_EQ(read.entries[i].gemm, written.entries[i].gemm);
+    EXPECT_EQ(read.entries[i].algorithm, written.entries[i].algorithm);
+    EXPECT_EQ(read.entries[i].workspace_bytes, written.entries[i].workspace_bytes);
+    EXPECT_EQ(read.entries[i].microseconds, written.entries[i].microseconds);
+    EXPECT_EQ(read.entries[i].first_microseconds, written.entries[i].first_microseconds);
   }
 }
 
@@ -70,12 +69,12 @@ TEST(GemmPlans, KnowFp8ByTypesAndScales) {
   const GemmPlans written{"NVIDIA H200",
                           "cuBLASLt 13.1.0",
                           {{rows, "00ff", 1024, 2.5, 2.5}, {tensors, "a0", 0, 3, 3}, {blocks, "b1", 0, 3, 3}}};
-  const GemmPlans read = ParseGemmPlans(ToText(written), "plans.json");
-  EXPECT_EQ(read.Find(rows), &read.plans[0]);
-  EXPECT_EQ(read.Find(tensors), &read.plans[1]);
-  EXPECT_EQ(read.Find(blocks), &read.plans[2]);
+  const GemmPlans read = GemmPlans::Parse(written.Text(), "plans.json");
+  EXPECT_EQ(read.Find(rows), &read.entries[0]);
+  EXPECT_EQ(read.Find(tensors), &read.entries[1]);
+  EXPECT_EQ(read.Find(blocks), &read.entries[2]);
   EXPECT_EQ(ToString(rows), "64 x 32 x 48, f8e5m2 by f8e4m3 (scales by row) -> f32, b transposed, accumulating");
-  EXPECT_THAT(Refusal(Replaced(ToText(written), "\"row\"", "\"column\"")), HasSubstr("none of tensor, row and mx"));
+  EXPECT_THAT(Refusal(Replaced(written.Text(), "\"row\"", "\"column\"")), HasSubstr("none of tensor, row and mx"));
 }
 
 TEST(GemmPlans, KnowBlocksWithAndWithoutMatricesOfTheirOwn) {
@@ -83,32 +82,32 @@ TEST(GemmPlans, KnowBlocksWithAndWithoutMatricesOfTheirOwn) {
   matrices.shape.b_block = 48 * 32;
   const GemmPlans written{
       "NVIDIA H200", "cuBLASLt 13.1.0", {{strips, "00ff", 1024, 2.5, 2.5}, {matrices, "a0", 0, 3, 3}}};
-  const GemmPlans read = ParseGemmPlans(ToText(written), "plans.json");
-  EXPECT_EQ(read.Find(strips), &read.plans[0]);
-  EXPECT_EQ(read.Find(matrices), &read.plans[1]);
+  const GemmPlans read = GemmPlans::Parse(written.Text(), "plans.json");
+  EXPECT_EQ(read.Find(strips), &read.entries[0]);
+  EXPECT_EQ(read.Find(matrices), &read.entries[1]);
 }
 
 TEST(GemmPlans, OtherMeasurementsInTheFileArePassedOver) {
-  const std::string text = Replaced(ToText(SomePlans()), "{", "{\"costs\": [1, 2],");
-  EXPECT_EQ(ParseGemmPlans(text, "plans.json").plans.size(), 3u);
+  const std::string text = Replaced(SomePlans().Text(), "{", "{\"costs\": [1, 2],");
+  EXPECT_EQ(GemmPlans::Parse(text, "plans.json").entries.size(), 3u);
 }
 
 TEST(GemmPlans, AreFoundByAllOfTheProduct) {
   const GemmPlans plans = SomePlans();
-  Gemm gemm = plans.plans[1].gemm;
-  EXPECT_EQ(plans.Find(gemm), &plans.plans[1]);
+  Gemm gemm = plans.entries[1].gemm;
+  EXPECT_EQ(plans.Find(gemm), &plans.entries[1]);
   gemm.accumulate = false;
   EXPECT_EQ(plans.Find(gemm), nullptr);
-  gemm = plans.plans[0].gemm;
+  gemm = plans.entries[0].gemm;
   gemm.bias = true;
-  EXPECT_EQ(plans.Find(gemm), &plans.plans[2]);
+  EXPECT_EQ(plans.Find(gemm), &plans.entries[2]);
   gemm.bias = false;
   gemm.shape.b_row = 11008, gemm.shape.b_column = 1;
   EXPECT_EQ(plans.Find(gemm), nullptr);
 }
 
 TEST(GemmPlans, WhatIsWrongWithTheFileIsSaid) {
-  const std::string text = ToText(SomePlans());
+  const std::string text = SomePlans().Text();
   EXPECT_THAT(Refusal("no json"),
               AllOf(HasSubstr("plans.json: not a file of GEMM plans"), HasSubstr("espalier calibrate")));
   EXPECT_THAT(Refusal("{}"), HasSubstr("espalier_gemm_plans"));
@@ -121,16 +120,16 @@ TEST(GemmPlans, WhatIsWrongWithTheFileIsSaid) {
   EXPECT_THAT(Refusal(Replaced(text, "00ff", "00f")), HasSubstr("algorithm 00f is no hexadecimal number of bytes"));
   EXPECT_THAT(Refusal(Replaced(text, "00ff", "00fg")), HasSubstr("algorithm 00fg"));
   EXPECT_THAT(Refusal(Replaced(text, "\"m\": 4096", "\"m\": \"many\"")), HasSubstr("not a file of GEMM plans"));
-  EXPECT_THROW(ReadGemmPlans("/no/such/file.json"), UserError);
-  EXPECT_THROW(ReadGemmPlans("/dev/zero"), UserError) << "no file, and without an end";
+  EXPECT_THROW(GemmPlans::Read("/no/such/file.json"), UserError);
+  EXPECT_THROW(GemmPlans::Read("/dev/zero"), UserError) << "no file, and without an end";
 }
 
 TEST(GemmPlans, OfAnotherGpuOrLibraryAreRefusedWithBothValues) {
   const GemmPlans plans = SomePlans();
-  CheckMadeFor(plans, "NVIDIA H200", "cuBLASLt 13.1.0", "plans.json");
+  plans.CheckMadeOn({"NVIDIA H200", "cuBLASLt 13.1.0"}, "plans.json");
   const auto refusal = [&](const char* gpu, const char* library) -> std::string {
     try {
-      CheckMadeFor(plans, gpu, library, "plans.json");
+      plans.CheckMadeOn({gpu, library}, "plans.json");
     } catch (const UserError& error) {
       return error.messages().at(0);
     }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "espalier/executor/cuda_module.hpp"
+#include "espalier/kernels/measurements.hpp"
 
 namespace espalier {
 
@@ -18,25 +19,18 @@ namespace espalier {
 using TimesByWay = std::map<std::string, double, std::less<>>;
 
 struct TimedAttention {
+  static const MeasurementsFormat kFormat;
+
   AttentionDemand call;  ///< without the attribute `backward`
   TimesByWay microseconds;
   bool lasting = true;  ///< another start would find the same ways: none was left out for want of memory
+
+  /// Whatever way `other` names.
+  bool IsOf(const AttentionDemand& other) const;
+  bool IsOf(const TimedAttention& other) const { return IsOf(other.call); }
 };
 
-struct AttentionTimes {
-  std::string gpu;      ///< "NVIDIA H200"
-  std::string library;  ///< "cuDNN 9.19.0"
-  std::vector<TimedAttention> calls;
-
-  /// nullptr if the call was not timed.
-  const TimedAttention* Find(const AttentionDemand& call) const;
-};
-
-/// JSON.
-std::string ToText(const AttentionTimes& times);
-/// Throws UserError (kData) that names `source` and the error in it.
-AttentionTimes ParseAttentionTimes(std::string_view text, const std::string& source);
-AttentionTimes ReadAttentionTimes(const std::string& path);
+using AttentionTimes = Measurements<TimedAttention>;
 
 /// The call, which must not outlive `demand`.
 KernelCall CallOf(const AttentionDemand& demand);

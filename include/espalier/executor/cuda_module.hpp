@@ -48,12 +48,6 @@ struct AttentionDemand {
   bool IsSameCall(const AttentionDemand& other) const;
 };
 
-/// The GPU and the library for which a measurement of attention holds.
-struct Platform {
-  std::string gpu;      ///< "NVIDIA H200"
-  std::string library;  ///< "cuDNN 9.19.0"
-};
-
 struct AttentionTime {
   double microseconds = 0;             ///< time of one call
   std::vector<std::string> fallbacks;  ///< one message for each choice that could not be honoured
@@ -75,7 +69,7 @@ class CudaModule {
   /// The matmuls of executors that are made from now on go by `plans`, which were measured on such a GPU with such a
   /// library.
   virtual void UseGemmPlans(const GemmPlans& plans) = 0;
-  /// The GPU that was opened, or the first visible one.
+  /// The GPU that was opened, or the first visible one, and cuDNN.
   virtual Platform PlatformOfAttention() const = 0;
   /// Times one call there, on operands of its own. Throws UserError: kDeck if the library is too
   /// old for the call's attribute `backward`, kDoesNotFit if too little memory is free.

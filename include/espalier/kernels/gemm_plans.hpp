@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "espalier/kernels/gemm.hpp"
+#include "espalier/kernels/measurements.hpp"
 
 namespace espalier {
 
@@ -15,32 +16,20 @@ namespace espalier {
 inline constexpr std::string_view kMeasuredAtStart = "auto";
 
 struct GemmPlan {
+  static const MeasurementsFormat kFormat;
+
   Gemm gemm;
   std::string algorithm;        ///< the library's own description, as hexadecimal digits
   int64_t workspace_bytes = 0;  ///< workspace that it needs
   double microseconds = 0;
   double first_microseconds = 0;  ///< time of the library's own first choice
+
+  bool IsOf(const Gemm& other) const { return gemm == other; }
+  bool IsOf(const GemmPlan& other) const { return IsOf(other.gemm); }
 };
 
-struct GemmPlans {
-  std::string gpu;      ///< "NVIDIA H200"
-  std::string library;  ///< "cuBLASLt 13.1.0"
-  std::vector<GemmPlan> plans;
-
-  /// nullptr if it was not measured.
-  const GemmPlan* Find(const Gemm& gemm) const;
-};
-
-/// JSON. The reader skips keys that it does not know, so the file may hold other measurements too.
-std::string ToText(const GemmPlans& plans);
-
-/// Throws UserError (kData) that names `source` and the error in it.
-GemmPlans ParseGemmPlans(std::string_view text, const std::string& source);
-GemmPlans ReadGemmPlans(const std::string& path);
-
-/// Throws UserError (kData) with both values if the file was made on another GPU or with another library: its
-/// algorithms may not run there.
-void CheckMadeFor(const GemmPlans& plans, std::string_view gpu, std::string_view library, const std::string& source);
+/// Algorithms may not run on another platform.
+using GemmPlans = Measurements<GemmPlan>;
 
 /// A GEMM that programs ask for, and the memory that its kernel may use besides its operands.
 struct GemmDemand {

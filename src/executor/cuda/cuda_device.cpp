@@ -21,9 +21,9 @@ namespace {
 /// Measured GEMM plans select other algorithms, which give other bits.
 std::string GemmPlansInUse() {
   const GemmPlans& plans = GetCudaKernelOptions().gemm_plans;
-  const std::string text = ToText(plans);
-  return plans.plans.empty() ? "no product plans"
-                             : fmt::format("product plans {:08x}", Crc32c(text.data(), text.size()));
+  const std::string text = plans.Text();
+  return plans.entries.empty() ? "no product plans"
+                               : fmt::format("product plans {:08x}", Crc32c(text.data(), text.size()));
 }
 
 /// If switches reduce (NVLink SHARP), the order of sums differs from call to call. From 2.24 on NCCL takes algorithms

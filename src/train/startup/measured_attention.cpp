@@ -18,53 +18,28 @@ namespace {
 
 constexpr std::string_view kBackwardIsAuto = "run.attention_backward = \"auto\"";
 
-AttentionTimes Untimed(const Platform& platform, const std::vector<AttentionDemand>& demands) {
-  AttentionTimes times{platform.gpu, platform.library, {}};
-  for (const AttentionDemand& demand : demands) times.calls.push_back({demand, {}});
-  return times;
-}
-
-AttentionTimes Known(const std::string& path, const Platform& platform, std::string_view warned) {
-  AttentionTimes known = Untimed(platform, {});
-  ReadMeasurements(path, warned, [&] {
-    AttentionTimes read = ReadAttentionTimes(path);
-    if (read.gpu != platform.gpu || read.library != platform.library)
-      throw UserError(ExitStatus::kData, fmt::format("{}: measured on {} with {}, this is {} with {}", path, read.gpu,
-                                                     read.library, platform.gpu, platform.library));
-    known = std::move(read);
-  });
-  return known;
-}
-
-/// Another run may have added others since; those that this one measured replace their like.
-void AddToFile(const std::string& path, const Platform& platform, AttentionTimes measured) {
-  std::erase_if(measured.calls, [](const TimedAttention& call) { return !call.lasting; });
-  for (TimedAttention& known : Known(path, platform, "").calls)
-    if (measured.Find(known.call) == nullptr) measured.calls.push_back(std::move(known));
-  WriteMeasurements(path, kBackwardIsAuto, ToText(measured));
-}
-
 /// The times of all demands, with what the file knows. On rank 0.
 std::vector<TimedAttention> KnownOrTimed(CudaModule& module, const Platform& platform,
                                          const std::vector<AttentionDemand>& demands) {
   const auto began = std::chrono::steady_clock::now();
-  const std::string path = FileOfMeasurements("attention", platform.gpu, platform.library);
-  const AttentionTimes known = Known(path, platform, kBackwardIsAuto);
-  AttentionTimes measured = Untimed(platform, {});
+  const std::string path = FileOfMeasurements("attention", platform);
+  const auto known = ReadMeasurements<TimedAttention>(path, platform, kBackwardIsAuto);
+  AttentionTimes measured{platform, {}};
   const std::vector<std::string> ways = DeterministicWays();
   std::vector<TimedAttention> timed;
   for (const AttentionDemand& demand : demands) {
     const TimedAttention* found = known.Find(demand);
     if (found == nullptr)
-      found = &measured.calls.emplace_back(
+      found = &measured.entries.emplace_back(
           TimeWays(module, demand, ways, [](const std::string& way, const std::string& why) {
             spdlog::info("attention backward: {} is left out: {}", way, why);
           }));
     timed.push_back(*found);
     timed.back().call.calls = demand.calls;
   }
-  const size_t count = measured.calls.size();
-  if (count > 0) AddToFile(path, platform, std::move(measured));
+  const size_t count = measured.entries.size();
+  std::erase_if(measured.entries, [](const TimedAttention& call) { return !call.lasting; });
+  if (count > 0) AddMeasurements(path, kBackwardIsAuto, std::move(measured));
   spdlog::info("attention backward: {} calls known, {} measured in {:.1f} s, {}", demands.size() - count, count,
                MillisecondsSince(began) * 1e-3, path);
   return timed;
@@ -79,17 +54,20 @@ bool ChoosesBackward(const Deck& deck) {
 
 std::vector<std::string> MeasuredWays(CudaModule& module, const std::vector<AttentionDemand>& demands, World& world) {
   const Platform here = module.PlatformOfAttention();
-  const std::vector<std::string> all = world.Gather(ToText(Untimed(here, demands)));
+  AttentionTimes untimed{here, {}};
+  for (const AttentionDemand& demand : demands) untimed.entries.push_back({demand, {}});
+  const std::vector<std::string> all = world.Gather(untimed.Text());
   return OnRankZero(world, [&] {
     std::vector<AttentionDemand> of_all;
     for (size_t rank = 0; rank < all.size(); ++rank) {
-      const AttentionTimes of_rank = ParseAttentionTimes(all[rank], fmt::format("attention of rank {}", rank));
-      if (of_rank.gpu != here.gpu || of_rank.library != here.library) {
+      const AttentionTimes of_rank = AttentionTimes::Parse(all[rank], fmt::format("attention of rank {}", rank));
+      if (of_rank.platform != here) {
         spdlog::warn("{}: rank 0 computes on {} with {}, rank {} on {} with {}: all take \"{}\"", kBackwardIsAuto,
-                     here.gpu, here.library, rank, of_rank.gpu, of_rank.library, DeterministicWays().front());
+                     here.gpu, here.library, rank, of_rank.platform.gpu, of_rank.platform.library,
+                     DeterministicWays().front());
         return std::vector{DeterministicWays().front()};
       }
-      for (const TimedAttention& timed : of_rank.calls) AddDemand(timed.call, of_all);
+      for (const TimedAttention& timed : of_rank.entries) AddDemand(timed.call, of_all);
     }
     const TimesByWay step = TimesOfStep(KnownOrTimed(module, here, of_all));
     std::vector<std::string> ways = FastestWays(step);

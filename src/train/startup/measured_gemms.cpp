@@ -16,44 +16,26 @@ namespace {
 constexpr std::string_view kGemmPlansAreAuto = "run.gemm_plans = \"auto\"";
 
 /// Plans without algorithms, as a text for other ranks.
-std::string TextOf(const GemmPlans& made_for, const std::vector<GemmDemand>& demands) {
-  GemmPlans plans{made_for.gpu, made_for.library, {}};
+std::string TextOf(const Platform& here, const std::vector<GemmDemand>& demands) {
+  GemmPlans plans{here, {}};
   for (const GemmDemand& demand : demands)
-    plans.plans.push_back({.gemm = demand.gemm, .algorithm = "", .workspace_bytes = demand.workspace_bytes});
-  return ToText(plans);
-}
-
-GemmPlans KnownPlans(const std::string& path, const GemmPlans& made_for, std::string_view warned) {
-  GemmPlans known{made_for.gpu, made_for.library, {}};
-  ReadMeasurements(path, warned, [&] {
-    GemmPlans read = ReadGemmPlans(path);
-    CheckMadeFor(read, made_for.gpu, made_for.library, path);
-    known = std::move(read);
-  });
-  return known;
-}
-
-/// Another run may have added others since; those that this one measured replace their like.
-void AddToFile(const std::string& path, const GemmPlans& measured) {
-  GemmPlans all = measured;
-  for (const GemmPlan& plan : KnownPlans(path, measured, "").plans)
-    if (measured.Find(plan.gemm) == nullptr) all.plans.push_back(plan);
-  WriteMeasurements(path, kGemmPlansAreAuto, ToText(all));
+    plans.entries.push_back({.gemm = demand.gemm, .algorithm = "", .workspace_bytes = demand.workspace_bytes});
+  return plans.Text();
 }
 
 /// On rank 0: the plans of all demands.
-GemmPlans KnownOrMeasured(CudaModule& module, const GemmPlans& made_for, const std::vector<GemmDemand>& demands) {
+GemmPlans KnownOrMeasured(CudaModule& module, const Platform& here, const std::vector<GemmDemand>& demands) {
   const auto began = std::chrono::steady_clock::now();
-  const std::string path = FileOfMeasurements("gemms", made_for.gpu, made_for.library);
-  GemmPlans plans = PlansFor(KnownPlans(path, made_for, kGemmPlansAreAuto), demands);
-  const size_t known = plans.plans.size();
+  const std::string path = FileOfMeasurements("gemms", here);
+  GemmPlans plans = PlansFor(ReadMeasurements<GemmPlan>(path, here, kGemmPlansAreAuto), demands);
+  const size_t known = plans.entries.size();
   std::vector<GemmDemand> missing;
   for (const GemmDemand& demand : demands)
     if (plans.Find(demand.gemm) == nullptr) missing.push_back(demand);
   if (!missing.empty()) {
     const GemmPlans measured = module.MeasureGemms(missing, [](const GemmPlan&) {});
-    AddToFile(path, measured);
-    plans.plans.insert(plans.plans.end(), measured.plans.begin(), measured.plans.end());
+    AddMeasurements(path, kGemmPlansAreAuto, measured);
+    plans.entries.insert(plans.entries.end(), measured.entries.begin(), measured.entries.end());
   }
   spdlog::info("matmul algorithms: {} known, {} measured in {:.1f} s, {}", known, missing.size(),
                MillisecondsSince(began) * 1e-3, path);
@@ -63,31 +45,31 @@ GemmPlans KnownOrMeasured(CudaModule& module, const GemmPlans& made_for, const s
 }  // namespace
 
 GemmPlans PlansFor(const GemmPlans& known, const std::vector<GemmDemand>& demands) {
-  GemmPlans plans{known.gpu, known.library, {}};
+  GemmPlans plans{known.platform, {}};
   for (const GemmDemand& demand : demands)
     if (const GemmPlan* plan = known.Find(demand.gemm);
         plan != nullptr && plan->workspace_bytes <= demand.workspace_bytes)
-      plans.plans.push_back(*plan);
+      plans.entries.push_back(*plan);
   return plans;
 }
 
 void UseMeasuredGemms(CudaModule& module, const std::vector<GemmDemand>& demands, World& world) {
-  const GemmPlans here = module.MeasureGemms({}, [](const GemmPlan&) {});
+  const Platform here = module.MeasureGemms({}, [](const GemmPlan&) {}).platform;
   const std::vector<std::string> all = world.Gather(TextOf(here, demands));
   const std::string text = OnRankZero(world, [&]() -> std::string {
     std::vector<GemmDemand> of_all;
     for (size_t rank = 0; rank < all.size(); ++rank) {
-      const GemmPlans of_rank = ParseGemmPlans(all[rank], fmt::format("the matmuls of rank {}", rank));
-      if (of_rank.gpu != here.gpu || of_rank.library != here.library) {
+      const GemmPlans of_rank = GemmPlans::Parse(all[rank], fmt::format("the matmuls of rank {}", rank));
+      if (of_rank.platform != here) {
         spdlog::warn("{}: rank 0 computes on {} with {}, rank {} on {} with {}: all take the library's first choice",
-                     kGemmPlansAreAuto, here.gpu, here.library, rank, of_rank.gpu, of_rank.library);
+                     kGemmPlansAreAuto, here.gpu, here.library, rank, of_rank.platform.gpu, of_rank.platform.library);
         return "";
       }
-      for (const GemmPlan& plan : of_rank.plans) of_all.push_back({plan.gemm, plan.workspace_bytes});
+      for (const GemmPlan& plan : of_rank.entries) of_all.push_back({plan.gemm, plan.workspace_bytes});
     }
-    return ToText(KnownOrMeasured(module, here, Distinct(std::move(of_all))));
+    return KnownOrMeasured(module, here, Distinct(std::move(of_all))).Text();
   });
-  if (!text.empty()) module.UseGemmPlans(ParseGemmPlans(text, "the plans of rank 0"));
+  if (!text.empty()) module.UseGemmPlans(GemmPlans::Parse(text, "the plans of rank 0"));
 }
 
 }  // namespace espalier

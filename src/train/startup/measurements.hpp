@@ -1,19 +1,47 @@
 // Starts measure on a kind of GPU with a version of a library, and keep the results in files for later starts.
 #pragma once
 
-#include <functional>
+#include <fmt/core.h>
+#include <spdlog/spdlog.h>
+
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "espalier/kernels/measurements.hpp"
+#include "espalier/util/error.hpp"
 
 namespace espalier {
 
 /// $XDG_CACHE_HOME/espalier/KIND-GPU-LIBRARY.json, or below $HOME/.cache; "" without both variables.
-std::string FileOfMeasurements(std::string_view kind, std::string_view gpu, std::string_view library);
+std::string FileOfMeasurements(std::string_view kind, const Platform& platform);
 
-/// Runs `read` if the file is there. A file that cannot be used is a warning in the name of `setting`, if that is set.
-void ReadMeasurements(const std::string& path, std::string_view setting, const std::function<void()>& read);
+/// What the file knows of the platform. A file that cannot be used is a warning in the name of `setting`, if that is
+/// set.
+template <typename Entry>
+Measurements<Entry> ReadMeasurements(const std::string& path, const Platform& platform, std::string_view setting) {
+  try {
+    if (!path.empty() && std::filesystem::exists(path)) {
+      auto read = Measurements<Entry>::Read(path);
+      read.CheckMadeOn(platform, path);
+      return read;
+    }
+  } catch (const UserError& error) {
+    if (!setting.empty()) spdlog::warn("{}: {}; everything is measured", setting, error.what());
+  }
+  return {platform, {}};
+}
 
 /// Writes the file. If it cannot be written, or has no place, a warning in the name of `setting` says so.
 void WriteMeasurements(const std::string& path, std::string_view setting, const std::string& text);
+
+/// Another run may have added others since; those of this one replace their like.
+template <typename Entry>
+void AddMeasurements(const std::string& path, std::string_view setting, Measurements<Entry> measured) {
+  for (Entry& known : ReadMeasurements<Entry>(path, measured.platform, "").entries)
+    if (measured.Find(known) == nullptr) measured.entries.push_back(std::move(known));
+  WriteMeasurements(path, setting, measured.Text());
+}
 
 }  // namespace espalier

@@ -56,14 +56,13 @@ class KnownTimes final : public CudaModule {
 };
 
 TEST(AttentionTimes, AreReadAsTheyAreWritten) {
-  const AttentionTimes written = SomeTimes(), read = ParseAttentionTimes(ToText(written), "times.json");
-  EXPECT_EQ(read.gpu, written.gpu);
-  EXPECT_EQ(read.library, written.library);
-  ASSERT_EQ(read.calls.size(), 2u);
+  const AttentionTimes written = SomeTimes(), read = AttentionTimes::Parse(written.Text(), "times.json");
+  EXPECT_EQ(read.platform, written.platform);
+  ASSERT_EQ(read.entries.size(), 2u);
   for (size_t i = 0; i < 2; ++i) {
-    EXPECT_TRUE(read.calls[i].call.IsSameCall(written.calls[i].call));
-    EXPECT_EQ(read.calls[i].call.calls, written.calls[i].call.calls);
-    EXPECT_EQ(read.calls[i].microseconds, written.calls[i].microseconds);
+    EXPECT_TRUE(read.entries[i].call.IsSameCall(written.entries[i].call));
+    EXPECT_EQ(read.entries[i].call.calls, written.entries[i].call.calls);
+    EXPECT_EQ(read.entries[i].microseconds, written.entries[i].microseconds);
   }
 }
 
@@ -71,7 +70,7 @@ TEST(AttentionTimes, ACallIsFoundByShapesAndAttributesButItsWay) {
   const AttentionTimes times = SomeTimes();
   AttentionDemand call = Call(33, 7);
   call.attributes.texts["backward"] = "ordered";
-  EXPECT_EQ(times.Find(call), &times.calls[1]);
+  EXPECT_EQ(times.Find(call), &times.entries[1]);
   call.attributes.numbers["window"] = 4;
   EXPECT_EQ(times.Find(call), nullptr);
   call = Call(33, 1);
@@ -83,14 +82,14 @@ TEST(AttentionTimes, WhatIsWrongWithTheFileIsSaid) {
   const auto refusal = [](std::string text, const std::string& from, const std::string& to) -> std::string {
     if (!from.empty()) text.replace(text.find(from), from.size(), to);
     try {
-      ParseAttentionTimes(text, "times.json");
+      AttentionTimes::Parse(text, "times.json");
     } catch (const UserError& error) {
       EXPECT_EQ(error.status(), ExitStatus::kData);
       return error.what();
     }
     return "";
   };
-  const std::string text = ToText(SomeTimes());
+  const std::string text = SomeTimes().Text();
   EXPECT_THAT(refusal("{}", "", ""), HasSubstr("times.json: not a file of attention's times"));
   EXPECT_THAT(refusal(text, "_times\": 1", "_times\": 2"), HasSubstr("format 2 is not 1; remove it"));
   EXPECT_THAT(refusal(text, "bf16", "f16"), HasSubstr("unknown type f16"));
@@ -98,7 +97,7 @@ TEST(AttentionTimes, WhatIsWrongWithTheFileIsSaid) {
 }
 
 TEST(AttentionTimes, StepsAddCallsThatAWayComputesAll) {
-  const std::vector<TimedAttention> calls = SomeTimes().calls;
+  const std::vector<TimedAttention> calls = SomeTimes().entries;
   EXPECT_THAT(TimesOfStep(calls), ElementsAre(Pair("parts", 40.5), Pair("two_streams", 37.0)));
   EXPECT_THAT(TimesOfStep({}), IsEmpty());
 }

@@ -41,7 +41,7 @@ cublasLtMatmulAlgo_t PlannedAlgorithm(const GemmPlan& plan, const CublasGemm& ge
 }
 
 std::string NoneWithin(int64_t workspace_bytes) {
-  const GemmPlatform platform = GetGemmPlatform();
+  const Platform platform = GetGemmPlatform();
   return fmt::format("{} has no algorithm within {} bytes of workspace on {}", platform.library, workspace_bytes,
                      platform.gpu);
 }
@@ -74,7 +74,7 @@ const Prepared& FindPrepared(const Gemm& gemm, int64_t workspace_bytes) {
 
 }  // namespace
 
-GemmPlatform GetGemmPlatform() {
+Platform GetGemmPlatform() {
   int device = 0;
   cudaDeviceProp properties;
   CUDA_CALL(cudaGetDevice(&device));

@@ -3,17 +3,13 @@
 
 #include <cuda_runtime.h>
 
-#include <string>
-
 #include "espalier/kernels/gemm.hpp"
+#include "espalier/kernels/measurements.hpp"
 
 namespace espalier::cuda {
 
-/// GPU and library of the algorithms: "NVIDIA H200", "cuBLASLt 13.1.0".
-struct GemmPlatform {
-  std::string gpu, library;
-};
-GemmPlatform GetGemmPlatform();
+/// GPU and library of the algorithms.
+Platform GetGemmPlatform();
 
 /// Device memory of a GEMM; the call may use `workspace` until it ends.
 struct GemmOperands {

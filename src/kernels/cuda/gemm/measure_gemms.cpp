@@ -101,11 +101,10 @@ GemmPlan Measure(const GemmDemand& demand) {
 }  // namespace
 
 GemmPlans MeasureGemms(std::span<const GemmDemand> demands, const std::function<void(const GemmPlan&)>& measured) {
-  const GemmPlatform platform = GetGemmPlatform();
-  GemmPlans plans{platform.gpu, platform.library, {}};
+  GemmPlans plans{GetGemmPlatform(), {}};
   for (const GemmDemand& demand : demands) {
-    plans.plans.push_back(Measure(demand));
-    measured(plans.plans.back());
+    plans.entries.push_back(Measure(demand));
+    measured(plans.entries.back());
   }
   return plans;
 }

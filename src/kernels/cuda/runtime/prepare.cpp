@@ -18,9 +18,8 @@ void ConfigureCudaKernels(bool deterministic, const std::string& gemm_plans) {
   Options().deterministic = deterministic;
   Options().gemm_plans = {};
   if (gemm_plans.empty()) return;
-  Options().gemm_plans = ReadGemmPlans(gemm_plans);
-  const cuda::GemmPlatform platform = cuda::GetGemmPlatform();
-  CheckMadeFor(Options().gemm_plans, platform.gpu, platform.library, gemm_plans);
+  Options().gemm_plans = GemmPlans::Read(gemm_plans);
+  Options().gemm_plans.CheckMadeOn(cuda::GetGemmPlatform(), gemm_plans);
 }
 
 void UseGemmPlans(const GemmPlans& plans) { Options().gemm_plans = plans; }

@@ -265,7 +265,7 @@ void SetShapes(const KernelKey& key, const Einsum& einsum, RebuiltOp& rebuilt) {
     rebuilt.inputs.push_back(shape_of(dims, widths.at(rebuilt.inputs.size())));
   for (const std::string& dims : einsum.outputs)
     rebuilt.outputs.push_back(shape_of(dims, widths.at(einsum.inputs.size() + rebuilt.outputs.size())));
-  // Zigzag order over the whole sequence: that of the keys, or of all ranks' keys in a ring.
+  // Zigzag order is over the whole sequence: the keys or, in a ring, the keys of all ranks.
   if (const auto cp = rebuilt.op.attributes.numbers.find("cp"); cp != rebuilt.op.attributes.numbers.end()) {
     const auto keys = static_cast<double>(rebuilt.inputs.at(1).at(1));
     rebuilt.op.attributes.numbers["length"] = rebuilt.op.attributes.numbers.contains("hop") ? keys * cp->second : keys;

@@ -44,7 +44,7 @@ double HeadsWidth(const Deck::Model& m) {
   return double(m.heads) * double(std::max(m.head_dim, m.v_dim)) + latents;
 }
 
-/// Inner widths of the experts of a layer, or of those that serve a token; at least that of a dense layer.
+/// The inner width of a layer: dense, shared, and of `experts` experts (all of them, or as many as serve a token).
 double FeedForwardWidth(const Deck::Model& m, int64_t experts) {
   return double(m.ffn_dim) + double(m.experts.shared_ffn_dim) +
          (m.experts.count > 0 ? double(experts) * double(m.experts.ffn_dim) : 0);

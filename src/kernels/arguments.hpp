@@ -352,7 +352,7 @@ struct MatmulArgs {
 /// In place of the expert of a row that nobody reads.
 inline constexpr int32_t kNoExpert = INT32_MAX;
 
-/// Rows of experts: those of one expert follow one another, and rows without an expert come last.
+/// Rows of experts: rows of the same expert follow one another, and rows without an expert come last.
 struct GroupedRows {
   const int32_t* expert_of_row;  ///< i32[rows], ascending, of the experts of this rank
   int64_t rows, experts;
@@ -362,10 +362,10 @@ struct GroupedRows {
 enum class GroupedProduct : uint8_t { kForward, kInputGradient, kWeightGradient };
 
 /// Each row by the weight of its expert. `out` and `in` are the extents of an expert's weight: rows of y and dy have
-/// `out` elements, those of x and dx `in`. The bits of a row of y or dx do not depend on other rows.
+/// `out` elements, rows of x and dx `in`. The bits of a row of y or dx do not depend on other rows.
 ///
-/// Operands in fp8 have scales. Both are then contiguous along the contracted dim, so dx is computed as a forward
-/// product of dy and weights [in,out] is.
+/// Operands in fp8 have scales. Both are then contiguous along the contracted dim, so dx is computed as the
+/// forward product of dy and weights [in,out].
 struct GroupedMatmulArgs {
   GroupedProduct product;
   GroupedRows group;
@@ -446,7 +446,7 @@ struct BalanceArgs {
   bool sigmoid;
 };
 
-/// The adjoint of the losses in the logits: that of the sum of scores of expert e is balance counts[e].
+/// The adjoint of the losses in the logits. The sum of scores of expert e has the adjoint balance counts[e].
 struct BalanceGradArgs {
   Array logits;         ///< T[batch,tokens,experts]
   const float* counts;  ///< f32[batch,experts]
@@ -474,8 +474,8 @@ struct RouterLossArgs {
 };
 
 /// Row places[t][i] is the copy of token t for its expert chosen[t][i], if that is one of this rank's. Rows are in
-/// order of experts; those of one expert in order of tokens. Written are those from `first_row` on, as many as there
-/// are or fit; a token has place -1 for others.
+/// order of experts, and in order of tokens within an expert. Rows are written from `first_row` on, as many as there
+/// are or fit; all other places are -1.
 struct DispatchArgs {
   Array x;                 ///< T[tokens,width]
   const int32_t* chosen;   ///< i32[tokens,per_token], no expert twice for a token
@@ -489,7 +489,8 @@ struct DispatchArgs {
   int64_t first_row, count;
 };
 
-/// dx = the sum of the adjoints of a token's rows, in the order of its experts; dweights are those of its rows.
+/// dx = the sum of the adjoints of a token's rows, in the order of its experts; dweights = the adjoints of their
+/// weights.
 struct DispatchGradArgs {
   Array drows;                ///< T[rows,width]
   const float* drow_weights;  ///< f32[rows]

@@ -52,7 +52,7 @@ SwigluRule RuleOfSwiglu(const Reader& r) {
   return limit > 0 ? SwigluRule{kGptOssAlpha, static_cast<float>(limit), 1} : SwigluRule{};
 }
 
-/// The product of operands in fp8: that of a forward matmul, whichever it is (GroupedMatmulArgs).
+/// Operands in fp8: whichever product it is, it is computed as a forward one (GroupedMatmulArgs).
 GroupedMatmulArgs ScaledArguments(const KernelCall& call, const MatmulSpec& spec) {
   const Reader r(call);
   const Tensor &a = r.In(0), &b = r.In(1), &c = r.Out(0);

@@ -196,7 +196,7 @@ class Llama final : public TransformerWriter {
   }
 
   /// model.qk_norm of queries or keys: of each head by itself, or of all heads together, which tp shards. The sums of
-  /// squares are kept for backward: they are small, and those of all heads were reduced.
+  /// squares are kept for backward: they are small, and over all heads they took a reduction.
   int NormOfHeads(int x, const std::string& name, int64_t width, const char* layout) {
     if (m_.qk_norm == QkNorm::kNone) return x;
     const bool each = m_.qk_norm == QkNorm::kHead;
@@ -247,8 +247,8 @@ class Llama final : public TransformerWriter {
   }
 
   /// Each token goes to the experts that the router chooses for it. Ranks of ep have different experts and the same
-  /// tokens; others have the same experts, whole, and different tokens, those of tp too. A single expert is not shared
-  /// out. `gate` and `experts` begin the names of the weights.
+  /// tokens. All others, also along tp, have the same experts, whole, and different tokens. A single expert is not
+  /// shared out. `gate` and `experts` begin the names of the weights.
   int Experts(int n, const Deck::Model::Experts& e, const std::string& gate, const std::string& experts) {
     const int router = b_.Parameter(gate + ".weight", {e.count, m_.dim}, "whole,embed", normal_);
     int logits = b_.Emit(OpKind::kMatmul, {n, router}, {gate + (e.router_bias ? ".product" : ".out")},

@@ -26,12 +26,12 @@ class TransformerWriter {
   /// The input of the layer for further tokens at `depth`, from the normalised output of the depth before.
   virtual int FurtherInput(int normed, int depth);
 
-  /// x with elements dropped at `rate` (0: x itself); `name` is that of the result and of its random numbers.
+  /// x with elements dropped at `rate` (0: x itself); `name` names the result and its random numbers.
   int Drop(int x, double rate, const std::string& name);
   /// Causal attention of layer `l`; its outputs are `names`: o and the log of the softmax denominators. A layer with a
   /// sliding window, and samples of several documents, see less.
   int CausalAttention(int q, int k, int v, int l, std::vector<std::string> names);
-  /// x times a weight, under the layout `out`. `name` is that of the weight in precision.bf16_matmuls.
+  /// x times a weight, under the layout `out`. precision.bf16_matmuls calls the weight `name`.
   int WeightMatmul(int x, int w, const std::string& name, const std::string& product, const char* spec,
                    const std::string& out);
   /// Marks a matmul of this weight if it is to be in fp8.

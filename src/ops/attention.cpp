@@ -7,13 +7,13 @@
 // probabilities block by block.
 //
 // Under context parallelism (src/passes/context_parallel.cpp) the attributes `cp` and `length` mean that rows are in
-// zigzag order, and queries may be sharded on the sequence. With `hop` the keys are sharded like the queries, and are
-// those of the rank `hop` places before: one block of a ring (Liu et al. 2023), whose fp32 results are parts of a
+// zigzag order, and queries may be sharded on the sequence. With `hop` the keys are sharded like the queries, and
+// come from the rank `hop` places before: one block of a ring (Liu et al. 2023), whose fp32 results are parts of a
 // softmax, or of a sum of gradients.
 //
 // The attribute `window` (absent: none) and a last input, i32[b, s], of the position at which each query's document
 // begins (absent: 0) hide earlier keys: a query at position p sees keys from the larger of p - window + 1 and that
-// position to p. Positions are those of the whole sequence, whatever the placement.
+// position to p. Positions count in the whole sequence, whatever the placement.
 //
 // With dropout of probabilities (`rate` and `key`, src/kernels/dropout.hpp) the last two inputs are the number of each
 // query's token in the global batch, i32[b, s], and the step, f32[].

@@ -1,6 +1,6 @@
 // Matmuls of rows of experts: each row is multiplied by the weight of its expert. A weight of E experts is stored as
 // [e, out, in], "enk"; rows are [e,b,r,width] (src/ops/dispatch.cpp), and the last input has the expert of each row, in
-// ascending order. The three specs are those of a linear layer: y = x W^T ("ebsk,enk->ebsn"), dx = dy W
+// ascending order. There are three specs, as for a linear layer: y = x W^T ("ebsk,enk->ebsn"), dx = dy W
 // ("ebsn,enk->ebsk"), dW = dy^T x of the rows of each expert ("ebsn,ebsk->enk", in fp32).
 //
 // Operands in fp8 (pass `quantize`) have scales, which are the last two inputs: one per row of experts, and one per

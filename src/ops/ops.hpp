@@ -28,7 +28,7 @@ OpDefinition Moving(std::string_view summary, const KernelTraits& kernel);
 
 /// Work::bytes of most kernels: inputs are read and outputs written once; accumulators are read, too.
 double EachOperandOnce(const LocalOp& op, bool accumulate);
-/// Rows of input 1 added to those of an fp32 table: each of them is read, and a row of the table read and written. The
+/// Rows of input 1 are added to rows of an fp32 table: each is read, and its row of the table is read and written. The
 /// first microbatch clears the table.
 double AddedRowsBytes(const LocalOp& op, bool accumulate);
 /// As above, for ops on rows of experts. Balanced routing fills a share of these rows (src/ops/dispatch.cpp).

@@ -1,4 +1,4 @@
-// Values in fp8, for matmuls. `spec` gives the dims of the result, which may be stored transposed, and those of its
+// Values in fp8, for matmuls. `spec` gives the dims of the result, which may be stored transposed, and of its
 // scales: "bsk->bsk,y" has one scale per rank, "bsk->bsk,bsy" one per row. y counts the shards of the dims that a scale
 // spans, so that each rank has the scales of its own shard: `shards` of them, placed on all axes of these dims.
 // "bsk->bsk,yu" has one per block of 32 along the last dim (block_scales.hpp): f8e8m0, `scale_bytes` on every rank.

@@ -6,7 +6,7 @@
 //
 // With a bias of each expert the choice is by s + bias, the weights are not (DeepSeek-V3, eq. 16). With `groups`
 // experts are chosen from the `top_groups` groups whose `group_best` highest values of s + bias, two (DeepSeek-V3) or
-// one (DeepSeek-V2, section 2.1.3), have the largest sums. The choice has no gradient; that of the weights goes to the
+// one (DeepSeek-V2, section 2.1.3), have the largest sums. The choice has no gradient; the weights pass theirs to the
 // logits. With `balanced` a token's position p, the last input, chooses: the k experts from p k on, modulo E, so that
 // all serve equally many tokens.
 //

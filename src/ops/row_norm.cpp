@@ -5,7 +5,7 @@
 //
 //   ds = -rstd^3 sum(dy w x) / (2 width),  dx = w dy rstd + 2 x ds,  rstd = 1 / sqrt(s / width + eps)
 //
-// Adjoints come first: that of keys is a partial sum over ranks that share them, and all of this is linear in it.
+// The adjoint is the first input: for keys it is a partial sum over ranks that share them, and all is linear in it.
 #include "espalier/ops/op.hpp"
 #include "ops.hpp"
 

@@ -42,7 +42,7 @@ RowOperands RowOperandsOf(const Graph& graph, const Op& op) {
   return operands;
 }
 
-/// The sharded axes of the sequence, among those of the strips.
+/// True if the sequence is sharded on one of the strip's axes.
 bool IsShardedOn(const Type& type, const Strip& strip) {
   return !(type.placements.Sharded() & strip.axes).Empty() &&
          std::ranges::any_of(type.placements.dims[strip.dim], [&](Axis a) { return strip.axes.Has(a); });

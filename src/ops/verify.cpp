@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-/// The placements of a reshard are stated by its outputs; those of any other op follow from its einsum dims.
+/// The outputs of a reshard state its placements. Any other op has them from its einsum dims.
 void CheckTypes(const Graph& graph, const Op& op) {
   if (IsBetweenStages(op.kind)) return;
   if (IsReshard(op.kind) || IsHostCopy(op.kind)) {

@@ -1,6 +1,6 @@
 // Activation checkpointing: backward computes activations again instead of keeping them (Chen et al. 2016; Korthikanti
-// et al. 2022, section 5). The mode of a layer says which F ops are recomputed: those that the model marks as cheap
-// (selective), or those of them that attention reads, itself or through others of them (attention), or all ops of a
+// et al. 2022, section 5). The mode of a layer says which F ops are recomputed: the ones that the model marks as cheap
+// (selective), or only the cheap ones that attention reads, directly or through each other (attention), or all ops of a
 // transformer layer except those whose results leave it, so that only the input of the layer is kept (full; the
 // embedding is kept, of the head only its cheap norm is recomputed). Besides, ops of the names in recompute.ops are
 // recomputed (recompute_ops.cpp), and the reshards of recomputed values. Rules (recompute.layers) give layers a mode

@@ -27,8 +27,8 @@ constexpr std::string_view kFraction = "{:.4g}";
 constexpr std::string_view kSixDigits = "{:.6g}";
 constexpr std::string_view kWhole = "{:.0f}";
 
-/// Lines of a run with the loads of all experts, at most, besides the last: those of 61 layers of 256 experts have some
-/// 80 kB.
+/// At most so many lines of a run, besides the last, have the loads of all experts: with 61 layers of 256 experts a
+/// line has some 80 kB.
 constexpr int64_t kLinesWithLoads = 1000;
 
 constexpr size_t kPaceSteps = 20;

@@ -11,7 +11,7 @@
 
 namespace espalier::simulate {
 
-/// The costs of a program's items. Most are those of an op, in all microbatches.
+/// The costs of a program's items. Most items of an op cost the same in all microbatches.
 struct ItemCosts {
   std::vector<InstructionCost> different;
   std::vector<uint32_t> of_item;        ///< in `different`

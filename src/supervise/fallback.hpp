@@ -22,7 +22,7 @@ struct RunLayout {
   std::string promise;            ///< which promise of doc/numerics.md holds, against the layout of the deck
 };
 
-/// The overrides with `keys` in place of those of the same names.
+/// The overrides; `keys` replace the ones that have their names.
 std::vector<std::string> WithKeys(std::vector<std::string> overrides, const std::vector<std::string>& keys);
 
 /// The layout of the deck itself. Throws UserError (kDeck) if it does not fit the number of ranks.

@@ -1,6 +1,6 @@
 // Ranks and links that are persistently slower than their peers. Ranks of the same pipeline stage do the same work, so
-// the one whose kernels take longer keeps the others waiting. Groups of the same axis exchange the same messages: the
-// time of a group is that of its rank that communicates the shortest, since the others also wait for that one.
+// the one whose kernels take longer keeps the others waiting. Groups of the same axis exchange the same messages: a
+// group takes as long as its rank that communicates the shortest, since the others also wait for that one.
 #pragma once
 
 #include <map>

@@ -81,7 +81,7 @@ bool TakesDeck(const CLI::App& command) {
   return false;
 }
 
-/// What a shell offers for a value.
+/// How each shell completes a value.
 struct Action {
   const char *bash, *zsh;
 };

@@ -74,8 +74,7 @@ void GradRow(const BalanceGradArgs& a, int64_t t) {
   });
 }
 
-/// Every term of the sum is positive, so nothing cancels: -log(p) is the log of the scores' sum minus that of the
-/// score.
+/// Every term of the sum is positive, so nothing cancels: -log(p) = log(sum of the scores) - log(score).
 template <typename T>
 double EntropyOfToken(const T* logits, int64_t experts, bool sigmoid) {
   const TokenScores s = ScoresOfToken(logits, experts, sigmoid, ScratchOf<float>(2 * experts));

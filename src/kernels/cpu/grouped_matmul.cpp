@@ -1,5 +1,5 @@
 // Matmuls of rows by the weights of their experts: a GEMM for each expert that has rows. The bits of an element of a
-// GEMM do not depend on how many rows there are. Operands in fp8 are widened to bf16, those of one expert at a time.
+// GEMM do not depend on how many rows there are. Operands in fp8 are widened to bf16, one expert's at a time.
 #include <cstring>
 
 #include "kernels/cpu/gemm/scaled_gemm.hpp"

@@ -91,7 +91,7 @@ __global__ void RouterLossKernel(RouterLossArgs a) {
   *a.z = static_cast<float>((a.accumulate ? static_cast<double>(*a.z) : 0.0) + squares);
 }
 
-/// A block per part of the tokens, a warp per token. -log(p) is the log of the scores' sum minus that of the score.
+/// A block per part of the tokens, a warp per token. -log(p) = log(sum of the scores) - log(score).
 template <typename T>
 __global__ void EntropyPartials(RouterEntropyArgs a, double* partials) {
   const int64_t part = blockIdx.x, parts = gridDim.x;

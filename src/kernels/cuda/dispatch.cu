@@ -23,9 +23,9 @@ __global__ void MarkAllRows(DispatchArgs a) {
   MarkRows(a, blockIdx.x * int64_t{kThreads} + threadIdx.x, gridDim.x * int64_t{kThreads});
 }
 
-/// counts i32[parts,experts] of each part, and in `places` the rank of each slot among those of its part and expert; -1
-/// for experts of other ranks. kThreads slots at a time: a thread compares its expert with all of them. All rows are
-/// marked as without an expert.
+/// Sets counts i32[parts,experts], the slots of each part and expert, and in `places` each slot's rank among these
+/// slots, -1 for experts of other ranks. kThreads slots at a time: a thread compares its expert with all of them. All
+/// rows are marked as without an expert.
 __global__ void CountSlots(DispatchArgs a, int32_t* counts) {
   __shared__ int32_t together[kThreads];
   const int thread = static_cast<int>(threadIdx.x);
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kScanThreads) FindFirstRows(int32_t* counts, i
 __global__ void PlaceSlots(DispatchArgs a, const int32_t* first_rows, int64_t parts) {
   const int64_t slots = a.tokens * a.per_token;
   ForElements<1>(slots, [&](int64_t slot, auto) {
-    const int64_t part = ((slot + 1) * parts - 1) / slots;  // that of CountSlots
+    const int64_t part = ((slot + 1) * parts - 1) / slots;  // as CountSlots divides
     if (a.places[slot] < 0) return;
     const int64_t expert = a.chosen[slot] - a.first_expert,
                   row = first_rows[part * a.experts + expert] + a.places[slot] - a.first_row;

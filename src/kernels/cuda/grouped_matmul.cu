@@ -10,7 +10,7 @@
 // In fp8 both operands are contiguous along the contracted dim, two elements where bf16 has one, so a step is twice as
 // deep. The scales multiply the whole sum. On Hopper mma of fp8 is no instruction of tensor cores: it becomes two
 // products of fp16, to which operands are widened in registers (seen in the machine code of sm_90a; sm_89 has one). So
-// the rate in fp8 is that of bf16 at best (not measured); wgmma would double it.
+// fp8 reaches the rate of bf16 at best (not measured); wgmma would double it.
 //
 // On an H200, 32,768 rows by experts of 2048 x 2048, bf16, TFLOP/s; a dense matmul runs at 661:
 //
@@ -38,8 +38,8 @@ using Bf16 = __nv_bfloat16;
 
 constexpr int kFindThreads = 1024;
 
-/// Two elements in fp8 that follow one another along the contracted dim, here an element: those of a are in the format
-/// kA, those of b in e4m3.
+/// Two neighbours in fp8 along the contracted dim, which count as one element here. Elements of a have the format kA,
+/// elements of b e4m3.
 template <Dtype kA>
 struct Fp8Pair {
   static constexpr Dtype kFormat = kA;

@@ -124,7 +124,7 @@ __global__ void RoundKernel(QuantizeArgs all) {
   });
 }
 
-/// Writes the codes of one tile of x as rows of y; code(r, c) is that of row r and column c of the tile.
+/// Writes the codes of one tile of x as rows of y; code(r, c) gives the one of row r and column c.
 template <int kBytes, typename F>
 __device__ void StoreColumns(const QuantizeArgs& a, int64_t row, int64_t column, F code) {
   const int thread = static_cast<int>(threadIdx.y * kTileThreads + threadIdx.x);

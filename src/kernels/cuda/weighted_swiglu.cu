@@ -25,8 +25,8 @@ __global__ void WeightedSwigluKernel(WeightedSwigluArgs a) {
   });
 }
 
-/// The adjoints of gate and up are those of swiglu for weight dy; the weight's is the sum over the row of
-/// swiglu dy.
+/// Gate and up have the adjoints of swiglu for weight dy. The adjoint of the weight is the sum of swiglu dy over the
+/// row.
 template <typename T, int N>
 __global__ void WeightedSwigluGradKernel(WeightedSwigluGradArgs a) {
   const T *gate = a.gate.As<T>(), *up = a.up.As<T>(), *adjoint = a.dy.As<T>();

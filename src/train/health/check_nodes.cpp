@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-/// Each rank meets ranks of its node in so many rounds, and those of other nodes with its place in so many.
+/// Rounds in which each rank meets ranks of its node, and ranks with its place on other nodes.
 constexpr int kRoundsWithin = 3, kRoundsBetween = 16;
 
 /// The ranks of each node, by its lowest rank.

@@ -177,7 +177,7 @@ class Calibration {
                     measured.seconds));
   }
 
-  /// The formulas' rates are those of short measurements. Rows are timed after the load, and need no share.
+  /// The formulas have their rates from short measurements. Rows are timed after the load, and need no share.
   void AddLoad(const SteadyLoad& load) {
     cluster_.compute.sustained_share = load.Share();
     Say(

@@ -17,8 +17,8 @@ namespace espalier {
 /// $XDG_CACHE_HOME/espalier/KIND-GPU-LIBRARY.json, or below $HOME/.cache; "" without both variables.
 std::string FileOfMeasurements(std::string_view kind, const Platform& platform);
 
-/// What the file knows of the platform. A file that cannot be used is a warning in the name of `setting`, if that is
-/// set.
+/// The measurements of the file, if it is there. A file that cannot be used, or was made on another platform, is a
+/// warning in the name of `setting`; without a name nothing is said.
 template <typename Entry>
 Measurements<Entry> ReadMeasurements(const std::string& path, const Platform& platform, std::string_view setting) {
   try {
@@ -36,7 +36,7 @@ Measurements<Entry> ReadMeasurements(const std::string& path, const Platform& pl
 /// Writes the file. If it cannot be written, or has no place, a warning in the name of `setting` says so.
 void WriteMeasurements(const std::string& path, std::string_view setting, const std::string& text);
 
-/// Another run may have added others since; those of this one replace their like.
+/// Adds to the file: another run may have written since. Equal entries are replaced.
 template <typename Entry>
 void AddMeasurements(const std::string& path, std::string_view setting, Measurements<Entry> measured) {
   for (Entry& known : ReadMeasurements<Entry>(path, measured.platform, "").entries)

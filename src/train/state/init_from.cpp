@@ -66,8 +66,7 @@ Box WholeOf(const Shape& shape) {
   return box;
 }
 
-/// Chooses the weights to read: all, but for those of layers for further tokens beyond the first `further`, which stay
-/// as they were drawn.
+/// Chooses the weights to read. Layers for further tokens beyond the first `further` stay as they were drawn.
 class Wanted {
  public:
   Wanted(const Deck::Model& model, int64_t further) : end_(model.layers + further) {}

@@ -1,5 +1,5 @@
-// What matmuls on tensor cores need from compute capability 8.0 on, as in the PTX ISA: copies into shared memory that
-// run meanwhile (cp.async), loads of matrices (ldmatrix), and products of matrices (mma); of fp8 from 8.9 on.
+// Instructions of the PTX ISA for matmuls on tensor cores, from compute capability 8.0 on: copies into shared memory
+// that run meanwhile (cp.async), loads of matrices (ldmatrix), and products of matrices (mma); of fp8 from 8.9 on.
 // tests/emulation has the same functions for the host: lane by lane, with the same operands in the same lanes.
 #pragma once
 

@@ -3,7 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <string>
+#include <numeric>
+#include <vector>
 
 #include "espalier/comm/agreement.hpp"
 
@@ -45,11 +46,11 @@ int64_t Evaluation::CountTargets(const Batch& batch) const {
   int64_t own = 0;
   for (const Microbatch& microbatch : batch.microbatches)
     own += std::ranges::count_if(microbatch.targets, [](int32_t target) { return target >= 0; });
-  int64_t sum = 0;
-  for (const std::string& count : world_.Gather(std::to_string(own))) sum += std::stoll(count);
+  const std::vector<int64_t> counts = Gathered(world_, own);
+  const int64_t sum = OnRankZero(world_, [&] { return std::reduce(counts.begin(), counts.end()); });
   const Mesh& mesh = programs_.compilation().mesh;
   const int64_t copies = mesh.Ranks() / mesh.GroupSize(kTokenAxes);
-  return std::stoll(world_.Broadcast(std::to_string(sum))) / copies;
+  return sum / copies;
 }
 
 /// Targets below 0 do not count.

@@ -1,11 +1,10 @@
 #include "train/startup/find_start.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <filesystem>
-#include <sstream>
+#include <tuple>
 
 #include "espalier/checkpoint/checkpoint.hpp"
 #include "espalier/comm/agreement.hpp"
@@ -31,23 +30,9 @@ struct Found {
   std::vector<std::string> checkpoints;
   std::string branch;                 ///< as Start::branch
   std::vector<std::string> warnings;  ///< for rank 0 only
+
+  auto Fields() { return std::tie(step, refused, checkpoints, branch); }
 };
-
-std::string PrintFound(const Found& found) {
-  return fmt::format("{} {} {}\n{}{}{}\n", found.step, found.refused, found.checkpoints.size(),
-                     fmt::join(found.checkpoints, "\n"), found.checkpoints.empty() ? "" : "\n", found.branch);
-}
-
-Found ReadFound(const std::string& text) {
-  Found found;
-  size_t count = 0;
-  std::istringstream stream(text);
-  stream >> found.step >> found.refused >> count >> std::ws;
-  for (std::string path; found.checkpoints.size() < count && std::getline(stream, path);)
-    found.checkpoints.push_back(path);
-  std::getline(stream, found.branch);
-  return found;
-}
 
 /// The latest checkpoint and its predecessors up to the point where they started from `branch`; none if the latest did
 /// not.
@@ -91,7 +76,7 @@ class Finder {
     if (CountSteps(); start_.beyond) return std::move(start_);
     const bool there = OnRankZero(world_, [&] { return fs::exists(Dir()); });
     if (there) Take();
-    Adopt(OnRankZero(world_, [&] { return PrintFound(Warned(Search())); }));
+    Adopt(OnRankZero(world_, [&] { return Warned(Search()); }));
     if (!there && !start_.beyond) Take();
     if (start_.deck().checkpoint.memory_steps > 0 && !start_.beyond) LookInMemory();
     return std::move(start_);
@@ -164,8 +149,7 @@ class Finder {
     });
   }
 
-  void Adopt(const std::string& text) {
-    Found found = ReadFound(text);
+  void Adopt(Found found) {
     start_.refused = found.refused;
     start_.checkpoints = std::move(found.checkpoints);
     start_.branch = std::move(found.branch);
@@ -188,13 +172,13 @@ class Finder {
 
   /// On rank 0, before anything is written. Another run may hold the directory and change it, so files that cannot be
   /// read now are checked again once this run holds the lock.
-  std::string Look() const {
+  Found Look() const {
     try {
-      return PrintFound(Search());
+      return Search();
     } catch (const RefusedForGood&) {
       throw;
     } catch (const UserError&) {
-      return PrintFound({});
+      return {};
     }
   }
 

@@ -118,6 +118,7 @@ std::string DimsOfRank(size_t rank) { return std::string("abcdefgh").substr(0, r
 
 OpContext ContextOf(const Graph& graph, const Op& op) {
   OpContext context{op, {}};
+  context.inputs.reserve(op.inputs.size());
   for (int input : op.inputs) context.inputs.push_back(graph.value(input).type);
   return context;
 }
@@ -125,6 +126,10 @@ OpContext ContextOf(const Graph& graph, const Op& op) {
 LocalOp LocalOpOf(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
   const auto type = [&](int value) -> const Type& { return graph.value(value).type; };
   LocalOp local{op, {}, {}, type(op.inputs.at(0)).dtype};
+  local.inputs.reserve(op.inputs.size());
+  local.input_dtypes.reserve(op.inputs.size());
+  local.outputs.reserve(op.outputs.size());
+  local.output_dtypes.reserve(op.outputs.size());
   for (int value : op.inputs) {
     local.inputs.push_back(LocalShape(type(value), mesh, coordinate));
     local.input_dtypes.push_back(type(value).dtype);

@@ -106,7 +106,8 @@ class WindowOverlapper {
   using Window = std::vector<Op>;
   void Rewrite() {
     const Window split = WithSplitTransfers();
-    std::vector<const Window*> forms = {&window_, &split};
+    std::vector<const Window*> forms = {&window_};
+    if (split.size() > window_.size()) forms.push_back(&split);
     if (!sizes_follow_times_ && &times_ != &RoughTimes())
       forms = {Fastest(forms, RoughTimes()).size() == window_.size() ? &window_ : &split};
     window_ = Fastest(forms, times_);
@@ -117,7 +118,7 @@ class WindowOverlapper {
     const std::vector<LaneTask> old = TasksOf(best, times);
     double shortest = TimeOf(old, Numbers(best.size())) - kWorthwhile * TimeOnLane(old, kComputeLane);
     for (const Window* ops : forms) {
-      const std::vector<LaneTask> tasks = TasksOf(*ops, times);
+      const std::vector<LaneTask> tasks = ops == forms[0] ? old : TasksOf(*ops, times);
       const std::vector<int> order = ScheduleMessages(tasks);
       const double more = TimeOnLane(tasks, kMessageLane) - TimeOnLane(old, kMessageLane);
       const double time = TimeOf(tasks, order) + more;

@@ -63,10 +63,10 @@ class Quantizer {
       : graph_(graph), mesh_(context.mesh), scaling_(context.deck.precision.fp8_scaling) {}
 
   void Run() {
-    const Rewriter old(graph_);
+    Rewriter old(graph_);
     std::vector<Op> rewritten;
-    for (const Op& op : old.ops) {
-      Op next = IsMarked(op) && Suits(op) ? Rewrite(op) : op;
+    for (Op& op : old.ops) {
+      Op next = IsMarked(op) && Suits(op) ? Rewrite(op) : std::move(op);
       std::ranges::move(before_, std::back_inserter(rewritten));
       before_.clear();
       rewritten.push_back(std::move(next));

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "espalier/graph/local_range.hpp"
+#include "espalier/program/half_compilation.hpp"
 #include "espalier/util/error.hpp"
 #include "espalier/util/parallel.hpp"
 
@@ -68,9 +69,14 @@ DeviceKind DeviceOf(const Deck& deck) {
 
 namespace {
 
-/// Compile, for `tokens` of each sequence.
-Compilation CompileTokens(const Deck& deck, int ranks, Purpose purpose, int64_t tokens, DeviceKind device,
-                          const PassObserver& observe, Verification verification) {
+/// A compilation without its graph, and the model that becomes its graph.
+struct Begun {
+  Compilation c;
+  Graph model;
+};
+
+/// Compile, for `tokens` of each sequence, up to the passes.
+Begun Begin(const Deck& deck, int ranks, Purpose purpose, int64_t tokens, DeviceKind device) {
   Compilation c;
   c.deck = deck;
   c.mesh = ResolveMesh(deck, ranks);
@@ -87,20 +93,53 @@ Compilation CompileTokens(const Deck& deck, int ranks, Purpose purpose, int64_t 
                                                 : ForwardOnly(traits.PlaceChunks(stages, chunks), m);
   const Split split = SplitLayers(deck, c.schedule.Chunks());
   Model model = BuildModel(deck, split, c.batch.rows, purpose, tokens);
-  if (observe) observe("model", model.graph);
   c.parameter_count = ParameterCount(model);
   c.parameters = std::move(model.parameters);
   c.inits = std::move(model.inits);
   c.stored = std::move(model.stored);
+  return {std::move(c), std::move(model.graph)};
+}
+
+PassContext ContextOfPasses(const Compilation& c) {
   // Matmuls and messages of GPU libraries choose by size how they add up.
-  const bool sizes_follow_times = device == DeviceKind::kCpu || !deck.run.deterministic;
-  const PassContext context{deck, c.mesh, c.schedule.stage_of_chunk, traits, purpose, sizes_follow_times};
-  RunPasses(model.graph, context, observe, verification);
-  c.graph = std::make_shared<const Graph>(std::move(model.graph));
-  return c;
+  const bool sizes_follow_times = c.device == DeviceKind::kCpu || !c.deck.run.deterministic;
+  return {c.deck, c.mesh, c.schedule.stage_of_chunk, TraitsOf(c.deck.pipeline), c.purpose, sizes_follow_times};
+}
+
+Compilation CompileTokens(const Deck& deck, int ranks, Purpose purpose, int64_t tokens, DeviceKind device,
+                          const PassObserver& observe, Verification verification) {
+  auto [c, graph] = Begin(deck, ranks, purpose, tokens, device);
+  if (observe) observe("model", graph);
+  RunPasses(graph, ContextOfPasses(c), observe, verification);
+  c.graph = std::make_shared<const Graph>(std::move(graph));
+  return std::move(c);
+}
+
+size_t PassesBeforeRecompute() {
+  const auto found = std::ranges::find(Passes(), std::string_view("recompute"), &Pass::name);
+  CHECK(found != Passes().end(), "there is no pass recompute");
+  return static_cast<size_t>(found - Passes().begin());
 }
 
 }  // namespace
+
+HalfCompilation::HalfCompilation(const Deck& deck, int ranks, Purpose purpose) {
+  Begun begun = Begin(deck, ranks, purpose, deck.model.seq_len, DeviceOf(deck));
+  compilation_ = std::move(begun.c);
+  graph_ = std::move(begun.model);
+  const PassContext context = ContextOfPasses(compilation_);
+  for (const Pass& pass : Passes().first(PassesBeforeRecompute())) pass.run(graph_, context);
+}
+
+Compilation HalfCompilation::With(const Deck::Recompute& recompute) const {
+  Compilation c = compilation_;
+  c.deck.recompute = recompute;
+  Graph graph = graph_;
+  const PassContext context = ContextOfPasses(c);
+  for (const Pass& pass : Passes().subspan(PassesBeforeRecompute())) pass.run(graph, context);
+  c.graph = std::make_shared<const Graph>(std::move(graph));
+  return c;
+}
 
 Compilation Compile(const Deck& deck, int ranks, Purpose purpose, DeviceKind device, const PassObserver& observe,
                     Verification verification) {

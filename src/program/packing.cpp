@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <limits>
 #include <numeric>
 #include <span>
 
@@ -30,6 +32,7 @@ constexpr std::array kRules = {Rule{},
 
 struct Bytes {
   int64_t begin = 0, end = 0;
+  int64_t Size() const { return end - begin; }
 };
 
 /// Free memory between a base and a limit, in order of addresses. There are dozens of holes, hundreds at most.
@@ -37,46 +40,56 @@ class Holes {
  public:
   Holes(int64_t base, int64_t limit) : holes_{{base, limit}} {}
 
-  /// The lowest offset in the lowest hole, or in the smallest one, with room outside of `taken`, which is sorted by
-  /// begin; -1: there is none.
+  /// The lowest offset in the lowest hole, or in the smallest one, with room outside of `taken`, which is sorted and
+  /// has no overlaps; -1: there is none.
   int64_t Lowest(int64_t bytes, std::span<const Bytes> taken, bool smallest_hole) {
+    if (smallest_hole && taken.empty()) {
+      const size_t h = Smallest(bytes, std::less<>());
+      return h < holes_.size() ? Take(h, holes_[h].begin, bytes) : -1;
+    }
     int64_t offset = -1, size = 0;
     size_t best = 0;
     for (size_t h = 0; h < holes_.size(); ++h) {
       const Bytes& hole = holes_[h];
-      if (hole.end - hole.begin < bytes || (offset >= 0 && hole.end - hole.begin >= size)) continue;
+      if (hole.Size() < bytes || (offset >= 0 && hole.Size() >= size)) continue;
+      while (!taken.empty() && taken.front().end <= hole.begin) taken = taken.subspan(1);
       int64_t begin = hole.begin;
       for (const Bytes& other : taken) {
-        if (other.begin >= begin + bytes) break;
-        begin = std::max(begin, other.end);
+        if (other.begin >= begin + bytes || begin + bytes > hole.end) break;
+        begin = other.end;
       }
       if (begin + bytes > hole.end) continue;
       offset = begin;
-      size = hole.end - hole.begin;
+      size = hole.Size();
       best = h;
       if (!smallest_hole) break;
     }
-    if (offset >= 0) Take(best, offset, bytes);
-    return offset;
+    return offset < 0 ? -1 : Take(best, offset, bytes);
   }
   /// The highest offset in the highest hole, or in the smallest one, with room outside of `taken`; -1: there is none.
   int64_t Highest(int64_t bytes, std::span<const Bytes> taken, bool smallest_hole) {
+    if (smallest_hole && taken.empty()) {
+      const size_t h = Smallest(bytes, std::less_equal<>());
+      return h < holes_.size() ? Take(h, holes_[h].end - bytes, bytes) : -1;
+    }
     int64_t offset = -1, size = 0;
     size_t best = 0;
     for (size_t h = holes_.size(); h-- > 0;) {
       const Bytes& hole = holes_[h];
-      if (hole.end - hole.begin < bytes || (offset >= 0 && hole.end - hole.begin >= size)) continue;
+      if (hole.Size() < bytes || (offset >= 0 && hole.Size() >= size)) continue;
+      while (!taken.empty() && taken.back().begin >= hole.end) taken = taken.first(taken.size() - 1);
       int64_t end = hole.end;
-      for (auto other = taken.rbegin(); other != taken.rend(); ++other)
-        if (other->begin < end && other->end > end - bytes) end = other->begin;
+      for (auto other = taken.rbegin(); other != taken.rend(); ++other) {
+        if (other->end <= end - bytes || end - bytes < hole.begin) break;
+        end = other->begin;
+      }
       if (end - bytes < hole.begin) continue;
       offset = end - bytes;
-      size = hole.end - hole.begin;
+      size = hole.Size();
       best = h;
       if (!smallest_hole) break;
     }
-    if (offset >= 0) Take(best, offset, bytes);
-    return offset;
+    return offset < 0 ? -1 : Take(best, offset, bytes);
   }
   /// Takes bytes that are free.
   void TakeAt(int64_t offset, int64_t bytes) {
@@ -86,7 +99,7 @@ class Holes {
   }
   int64_t Largest() const {
     int64_t largest = 0;
-    for (const Bytes& hole : holes_) largest = std::max(largest, hole.end - hole.begin);
+    for (const Bytes& hole : holes_) largest = std::max(largest, hole.Size());
     return largest;
   }
   void Free(int64_t begin, int64_t end) {
@@ -106,7 +119,20 @@ class Holes {
   }
 
  private:
-  void Take(size_t h, int64_t offset, int64_t bytes) {
+  /// The smallest hole with room, by `is_smaller` the first or the last of equal ones; the number of holes: there is
+  /// none. It has no branches, which processors would guess wrong.
+  size_t Smallest(int64_t bytes, auto is_smaller) const {
+    size_t best = holes_.size();
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (size_t h = 0; h < holes_.size(); ++h) {
+      const int64_t size = holes_[h].Size();
+      const bool better = (size >= bytes) & is_smaller(size, least);
+      best = better ? h : best;
+      least = better ? size : least;
+    }
+    return best;
+  }
+  int64_t Take(size_t h, int64_t offset, int64_t bytes) {
     const Bytes hole = holes_[h];
     const auto at = holes_.begin() + static_cast<ptrdiff_t>(h);
     const bool below = offset > hole.begin, above = offset + bytes < hole.end;
@@ -117,6 +143,7 @@ class Holes {
       holes_[h].begin = offset + bytes;
     else
       holes_.erase(at);
+    return offset;
   }
   std::vector<Bytes> holes_;
 };
@@ -211,12 +238,12 @@ class Packer {
     large_.resize(std::min(large_.size(), kMany));
     for (auto large = large_.begin(); large != large_.end(); ++large) {
       const MemoryRequest& request = requests_[large->request];
-      taken_.clear();
+      std::vector<Bytes> taken;
       for (auto other = large_.begin(); other != large; ++other)
         if (const MemoryRequest& o = requests_[other->request]; o.begin <= request.end && request.begin <= o.end)
-          taken_.push_back({other->offset, other->offset + o.bytes});
-      std::ranges::sort(taken_, {}, &Bytes::begin);
-      large->offset = Holes(base_, base_ + 2 * kMaxBytes).Lowest(request.bytes, taken_, false);
+          taken.push_back({other->offset, other->offset + o.bytes});
+      Join(taken);
+      large->offset = Holes(base_, base_ + 2 * kMaxBytes).Lowest(request.bytes, taken, false);
       large_end_ = std::max(large_end_, large->offset + request.bytes);
     }
     std::ranges::sort(large_, {}, &Large::request);
@@ -228,14 +255,14 @@ class Packer {
     Holes holes(base_, limit);
     packing_.peak = base_;
     auto ended = by_end_.begin();
-    auto large = rule.large_first ? large_.begin() : large_.end();
+    size_t large = rule.large_first ? 0 : large_.size();
     for (size_t first = 0; first < requests_.size();) {
       for (; requests_[*ended].end < requests_[first].begin; ++ended)
         holes.Free(packing_.offsets[*ended], packing_.offsets[*ended] + requests_[*ended].bytes);
       int64_t offset = 0, bytes = requests_[first].bytes;
       size_t last = first + 1;
-      if (large != large_.end() && large->request == static_cast<int>(first)) {
-        offset = large->offset;
+      if (large < large_.size() && large_[large].request == static_cast<int>(first)) {
+        offset = large_[large].offset;
         holes.TakeAt(offset, bytes);
         ++large;
       } else {
@@ -246,9 +273,8 @@ class Packer {
           end = std::max(end, requests_[last].end);
           downward = downward && IsPlacedDownward(rule, last);
         }
-        FindTaken(large, end);
-        offset =
-            downward ? holes.Highest(bytes, taken_, rule.smallest_hole) : holes.Lowest(bytes, taken_, rule.jobs < 0);
+        const std::span<const Bytes> taken = Taken(large, end);
+        offset = downward ? holes.Highest(bytes, taken, rule.smallest_hole) : holes.Lowest(bytes, taken, rule.jobs < 0);
         if (offset < 0) return {first, bytes - holes.Largest()};
       }
       packing_.peak = std::max(packing_.peak, offset + bytes);
@@ -267,12 +293,34 @@ class Packer {
     int request = 0;
     int64_t offset = 0;
   };
-  /// The places of large requests, from `large` on, that begin at the latest with instruction `end`.
-  void FindTaken(std::vector<Large>::const_iterator large, int end) {
-    taken_.clear();
-    for (; large != large_.end() && requests_[large->request].begin <= end; ++large)
-      taken_.push_back({large->offset, large->offset + requests_[large->request].bytes});
-    if (taken_.size() > 1) std::ranges::sort(taken_, {}, &Bytes::begin);
+  /// The places of large requests, from number `first` on, that begin at the latest with instruction `end`. Requests in
+  /// a row ask for the same few.
+  std::span<const Bytes> Taken(size_t first, int end) {
+    const auto last = std::upper_bound(large_.begin() + static_cast<ptrdiff_t>(first), large_.end(), end,
+                                       [&](int e, const Large& l) { return e < requests_[l.request].begin; });
+    const auto count = static_cast<size_t>(last - large_.begin()) - first;
+    if (first != first_of_taken_)
+      for (std::vector<Bytes>& known : taken_) known.clear();
+    first_of_taken_ = first;
+    taken_.resize(std::max(taken_.size(), count + 1));
+    std::vector<Bytes>& taken = taken_[count];
+    if (taken.empty() && count > 0) {
+      for (size_t l = first; l < first + count; ++l)
+        taken.push_back({large_[l].offset, large_[l].offset + requests_[large_[l].request].bytes});
+      Join(taken);
+    }
+    return taken;
+  }
+  /// In order of addresses, without overlaps.
+  static void Join(std::vector<Bytes>& places) {
+    std::ranges::sort(places, {}, &Bytes::begin);
+    size_t last = 0;
+    for (const Bytes& place : places)
+      if (place.begin <= places[last].end)
+        places[last].end = std::max(places[last].end, place.end);
+      else
+        places[++last] = place;
+    if (!places.empty()) places.resize(last + 1);
   }
 
   const std::vector<MemoryRequest>& requests_;
@@ -281,10 +329,11 @@ class Packer {
   std::vector<int> by_end_;      // requests in order of their ends
   std::vector<int> jobs_after_;  // by request: how many jobs after its first it ends
   int64_t largest_sum_ = 0, large_end_ = 0;
-  std::vector<Attempt> attempts_;  // by rule
-  size_t placed_ = 0;              // requests, in all attempts
-  std::vector<Large> large_;       // in order of requests
-  std::vector<Bytes> taken_;       // memory that the request may not have
+  std::vector<Attempt> attempts_;          // by rule
+  size_t placed_ = 0;                      // requests, in all attempts
+  std::vector<Large> large_;               // in order of requests
+  std::vector<std::vector<Bytes>> taken_;  // by how many large requests from `first_of_taken_` on have it
+  size_t first_of_taken_ = 0;
   Packing packing_;
 };
 

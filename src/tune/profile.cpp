@@ -10,7 +10,6 @@
 #include "espalier/deck/parse.hpp"
 #include "espalier/graph/local_range.hpp"
 #include "espalier/graph/provenance.hpp"
-#include "espalier/model/layer_kinds.hpp"
 #include "espalier/ops/op.hpp"
 #include "espalier/ops/op_times.hpp"
 #include "espalier/util/error.hpp"
@@ -21,26 +20,32 @@ namespace {
 
 constexpr int kLayers = 2;  // of a small model
 
+/// [recompute] of a small model, which gathers as if nothing else were known. Layers that recompute different things
+/// keep at least what they would keep if they recomputed everything.
+Deck::Recompute RecomputeOf(const Deck& deck, RecomputeMode mode) {
+  Deck::Recompute recompute = deck.recompute;
+  recompute.mode = mode == RecomputeMode::kAuto || !deck.recompute.layers.empty() ? RecomputeMode::kFull : mode;
+  recompute.layers.clear();
+  recompute.regather = Regather::kAuto;
+  return recompute;
+}
+
 /// The deck with two layers of one kind, on one pipeline stage, without offload, and without data parallelism but what
 /// shares experts.
 /// Layers for further tokens run with the head, and are like the last layer: models of other kinds have none.
 Deck SmallModel(const Deck& deck, const LayerKind& kind, const Layout& layout) {
   Layout small = layout;
   const bool defers = layout.Traits().DefersW();
+  if (!kind.experts) small.ep = 1;
   Deck changed = WithLayout(deck, small, {});
   small.pp = small.dp_replicate = 1;
   small.dp_shard = ExpertParallelOf(changed.parallel).dp_shard;
-  if (!kind.experts) small.ep = 1;
   small.schedule = defers ? ScheduleKind::kZeroBubbleH1 : ScheduleKind::k1F1B;
   small.chunks = 1;
   small.zero = 1;
   small.reduce = ReduceFrequency::kStep;
-  small.regather = Regather::kAuto;
-  // Layers that recompute different things keep at least what they would keep if they recomputed everything.
-  if (small.recompute == RecomputeMode::kAuto || !changed.recompute.layers.empty())
-    small.recompute = RecomputeMode::kFull;
-  changed.recompute.layers.clear();
   SetLayout(changed, small);
+  changed.recompute = RecomputeOf(deck, layout.recompute);
   changed.pipeline.split.clear();
   SetOffloadShares(changed, 0);
   changed.offload.layers.clear();
@@ -286,6 +291,19 @@ void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile
   if (example.has_ends) profile.step_us_per_element = elements > 0 ? step_us / static_cast<double>(elements) : 0;
 }
 
+/// Copies the profile of a layer's kind.
+void TakePart(Part part, const LayerProfile& from, LayerProfile& to) {
+  to.memory[part] = from.memory[part];
+  to.forward[part] = from.forward[part];
+  to.backward[part] = from.backward[part];
+  to.w_us[part] = from.w_us[part];
+  to.work[part] = from.work[part];
+  to.forward_work[part] = from.forward_work[part];
+  to.kernel_work[part] = from.kernel_work[part];
+  to.instructions[part] = from.instructions[part];
+  to.prepared += from.prepared;
+}
+
 /// The least memory of a device leaves out all that is or may be on the host.
 void LeaveOutOffloaded(const Deck& deck, LayerProfile& profile) {
   const bool in_fp32 = deck.precision.compute == Dtype::kF32;  // forward reads masters
@@ -313,28 +331,71 @@ int GatherRanks(const LayerProfile& profile, const Layout& layout) {
   return layout.GathersAgain() && group > 1 && group < layout.dp_shard ? group : layout.Shards();
 }
 
-LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* costs) {
-  const std::vector<LayerKind> kinds = KindsOf(deck.model);
-  LayerProfile profile(kFirstKind + kinds.size());
-  profile.element_bytes = static_cast<int>(SizeOf(deck.precision.compute));
-  profile.gradient_bytes = static_cast<int>(SizeOf(deck.parallel.reduce_dtype));
-  profile.regather_group = deck.parallel.regather_group;
-  profile.defers_w = layout.Traits().DefersW();
-  profile.copies_weights = deck.precision.compute != Dtype::kF32;
-  for (size_t i = 0; i < kinds.size(); ++i) {
-    const Deck small = SmallModel(deck, kinds[i], layout);
-    const Compilation c = Compile(small, SmallestRanks(small), Purpose::kTrain, {}, Verification::kAtTheEnd);
-    const Example example{c, kFirstKind + i, kinds[i] == KindOf(deck.model, deck.model.layers)};
-    MemoryReader(example, profile).Run();
-    ReadWork(example, profile);
-    if (costs != nullptr) ReadTimes(example, *costs, profile);
-    if (!example.has_ends) continue;
-    for (const Value& v : c.graph->values)
-      if (v.layout == "batch,stream,embed" && v.frequency == Frequency::kMicrobatch)
-        profile.stream_bytes = Volume(LocalShape(v.type, c.mesh, {})) * SizeOf(v.type.dtype);
+const LayerProfile& SharedProfiles::Of(const Key& key, const std::function<LayerProfile()>& make) {
+  Entry* entry = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    entry = &entries_[key];
   }
-  LeaveOutOffloaded(deck, profile);
+  std::call_once(entry->once, [&] { entry->profile = make(); });
+  return *entry->profile;
+}
+
+LayerProfiler::LayerProfiler(const Deck& deck, const Layout& layout, SharedProfiles& shared)
+    : deck_(deck), layout_(layout), shared_(shared), kinds_(KindsOf(deck.model)) {}
+
+LayerProfile LayerProfiler::Profile(RecomputeMode mode, const Costs* costs) {
+  LayerProfile profile(kFirstKind + kinds_.size());
+  profile.element_bytes = static_cast<int>(SizeOf(deck_.precision.compute));
+  profile.gradient_bytes = static_cast<int>(SizeOf(deck_.parallel.reduce_dtype));
+  profile.regather_group = deck_.parallel.regather_group;
+  profile.defers_w = layout_.Traits().DefersW();
+  profile.copies_weights = deck_.precision.compute != Dtype::kF32;
+  const Layout& l = layout_;
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    if (kinds_[i].experts || IsLast(i)) {
+      Read(i, mode, costs, profile);
+      continue;
+    }
+    const auto make = [&] {
+      LayerProfile own(kFirstKind + kinds_.size());
+      Read(i, mode, costs, own);
+      return own;
+    };
+    const SharedProfiles::Key key{i, l.tp, l.cp, l.context, l.micro, mode, profile.defers_w, costs != nullptr};
+    TakePart(kFirstKind + i, shared_.Of(key, make), profile);
+  }
+  LeaveOutOffloaded(deck_, profile);
   return profile;
+}
+
+bool LayerProfiler::IsLast(size_t kind) const { return kinds_[kind] == KindOf(deck_.model, deck_.model.layers); }
+
+const Compilation& LayerProfiler::CompilationOf(size_t kind, RecomputeMode mode) {
+  if (const auto known = compiled_.find({kind, mode}); known != compiled_.end()) return known->second;
+  auto half = halves_.find(kind);
+  if (half == halves_.end()) {
+    const Deck small = SmallModel(deck_, kinds_[kind], layout_);
+    half = halves_.try_emplace(kind, small, SmallestRanks(small), Purpose::kTrain).first;
+  }
+  return compiled_.try_emplace({kind, mode}, half->second.With(RecomputeOf(deck_, mode))).first->second;
+}
+
+void LayerProfiler::Read(size_t kind, RecomputeMode mode, const Costs* costs, LayerProfile& profile) {
+  const Compilation& c = CompilationOf(kind, mode);
+  const Example example{c, kFirstKind + kind, IsLast(kind)};
+  MemoryReader(example, profile).Run();
+  ReadWork(example, profile);
+  if (costs != nullptr) ReadTimes(example, *costs, profile);
+  if (!example.has_ends) return;
+  for (const Value& v : c.graph->values)
+    if (v.layout == "batch,stream,embed" && v.frequency == Frequency::kMicrobatch)
+      profile.stream_bytes = Volume(LocalShape(v.type, c.mesh, {})) * SizeOf(v.type.dtype);
+}
+
+LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* costs) {
+  SharedProfiles none;
+  return LayerProfiler(deck, layout, none).Profile(layout.recompute, costs);
 }
 
 }  // namespace espalier

@@ -5,10 +5,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "espalier/costs/costs.hpp"
-#include "espalier/program/compile.hpp"
+#include "espalier/model/layer_kinds.hpp"
+#include "espalier/program/half_compilation.hpp"
 #include "tune/layout.hpp"
 #include "tune/parts.hpp"
 
@@ -87,8 +93,46 @@ inline constexpr double kExposedInJointJobs = 0.1;
 /// Ranks from which a layer's parameters are gathered: those of a regather group, or all that share out the states.
 int GatherRanks(const LayerProfile& profile, const Layout& layout);
 
-/// Profiles a deck with the layout's tp, cp, ep, context, micro and recompute, and with W deferred if the schedule
-/// defers it. Without `costs` times are 0. Throws UserError (kDeck) if the degrees do not suit the model.
+/// Profiles of kinds of layers that have no experts: layouts that differ in ep share them. Thread-safe.
+class SharedProfiles {
+ public:
+  /// The kind, the layout's tp, cp, context, micro, recompute and deferred W, and whether there are times.
+  using Key = std::tuple<size_t, int, int, ContextMode, int64_t, RecomputeMode, bool, bool>;
+  /// The profile that one call of `make` has made.
+  const LayerProfile& Of(const Key& key, const std::function<LayerProfile()>& make);
+
+ private:
+  struct Entry {
+    std::once_flag once;
+    std::optional<LayerProfile> profile;
+  };
+  std::mutex mutex_;
+  std::map<Key, Entry> entries_;
+};
+
+/// Profiles a deck with the layout's tp, cp, ep, context and micro, and with W deferred if the schedule defers it.
+/// Small models are compiled once for profiles without times and with times, and half of it once for all recompute
+/// modes. The deck and what is shared must outlive it.
+class LayerProfiler {
+ public:
+  LayerProfiler(const Deck& deck, const Layout& layout, SharedProfiles& shared);
+  /// Without `costs` times are 0. Throws UserError (kDeck) if the degrees do not suit the model.
+  LayerProfile Profile(RecomputeMode mode, const Costs* costs);
+
+ private:
+  bool IsLast(size_t kind) const;
+  const Compilation& CompilationOf(size_t kind, RecomputeMode mode);
+  void Read(size_t kind, RecomputeMode mode, const Costs* costs, LayerProfile& profile);
+
+  const Deck& deck_;
+  const Layout layout_;
+  SharedProfiles& shared_;
+  const std::vector<LayerKind> kinds_;
+  std::map<size_t, HalfCompilation> halves_;  ///< by kind
+  std::map<std::pair<size_t, RecomputeMode>, Compilation> compiled_;
+};
+
+/// The profile of a layout.
 LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* costs);
 
 }  // namespace espalier

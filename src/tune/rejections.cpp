@@ -77,11 +77,11 @@ Scored BestOf(Scorer& scorer, const SearchContext& c, Layout layout) {
   return best;
 }
 
-std::string ReasonOf(const SearchContext& c, const Obvious& obvious, double best_us, ScheduleCache& schedules) {
+std::string ReasonOf(const SearchContext& c, const Obvious& obvious, double best_us, Shared& shared) {
   const Layout& l = obvious.layout;
   const Deck deck = WithLayout(c.deck, l, {});
   if (!IsValid(deck, c.ranks)) return WhatIsBroken(deck, c.ranks);
-  Scorer scorer(c, {l.tp, l.cp, l.context, l.ep}, schedules);
+  Scorer scorer(c, {l.tp, l.cp, l.context, l.ep}, shared);
   const Scored best = BestOf(scorer, c, l);
   if (best.least_bytes > c.memory_bytes)
     return fmt::format("needs {:.3g} GB or more{}, and a device has {:.3g}", double(best.least_bytes) / kGiga,
@@ -94,10 +94,10 @@ std::string ReasonOf(const SearchContext& c, const Obvious& obvious, double best
 
 }  // namespace
 
-std::vector<Rejection> RejectionsOf(const SearchContext& context, double best_us, ScheduleCache& schedules) {
+std::vector<Rejection> RejectionsOf(const SearchContext& context, double best_us, Shared& shared) {
   std::vector<Rejection> rejections;
   for (const Obvious& obvious : ObviousLayouts(context))
-    if (std::string reason = ReasonOf(context, obvious, best_us, schedules); !reason.empty())
+    if (std::string reason = ReasonOf(context, obvious, best_us, shared); !reason.empty())
       rejections.push_back({obvious.name, std::move(reason)});
   return rejections;
 }

@@ -7,6 +7,6 @@
 namespace espalier {
 
 /// `best_us` is the formula's time of the fastest layout. Layouts that are equally fast are left out.
-std::vector<Rejection> RejectionsOf(const SearchContext& context, double best_us, ScheduleCache& schedules);
+std::vector<Rejection> RejectionsOf(const SearchContext& context, double best_us, Shared& shared);
 
 }  // namespace espalier

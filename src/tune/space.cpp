@@ -136,6 +136,7 @@ void Scorer::ScoreAll(std::vector<Scored>& fitting, SpaceCounts& counts) {
       ScoreDegrees(l, fitting, counts);
     }
   }
+  profilers_.clear();
 }
 
 void Scorer::ScoreDegrees(const Layout& degrees, std::vector<Scored>& fitting, SpaceCounts& counts) {
@@ -227,10 +228,17 @@ std::vector<int64_t> Scorer::BalancedByTime(const Layout& layout) {
   return std::ranges::equal(layers, balanced, {}, {}, &ChunkParts::Layers) ? std::vector<int64_t>() : layers;
 }
 
+LayerProfiler& Scorer::ProfilerOf(const Layout& layout) {
+  const std::pair key(layout.micro, layout.Traits().DefersW());
+  if (const auto it = profilers_.find(key); it != profilers_.end()) return it->second;
+  std::erase_if(profilers_, [](const auto& known) { return known.first.first != 1; });
+  return profilers_.try_emplace(key, context_.deck, layout, shared_profiles_).first->second;
+}
+
 const LayerProfile& Scorer::ProfileOf(const Layout& layout) {
   const ProfileKey key{layout.micro, layout.recompute, layout.Traits().DefersW()};
   if (const auto it = profiles_.find(key); it != profiles_.end()) return it->second;
-  return profiles_.emplace(key, ProfileLayers(context_.deck, layout, &context_.fullest)).first->second;
+  return profiles_.emplace(key, ProfilerOf(layout).Profile(layout.recompute, &context_.fullest)).first->second;
 }
 
 const LayerProfile& Scorer::MemoryProfileOf(const Layout& layout) {
@@ -238,7 +246,7 @@ const LayerProfile& Scorer::MemoryProfileOf(const Layout& layout) {
   if (const auto it = memory_profiles_.find(key); it != memory_profiles_.end()) return it->second;
   Layout of_one = layout;
   of_one.micro = 1;
-  return memory_profiles_.emplace(key, ProfileLayers(context_.deck, of_one, nullptr)).first->second;
+  return memory_profiles_.emplace(key, ProfilerOf(of_one).Profile(layout.recompute, nullptr)).first->second;
 }
 
 const ByPart<PartStates>& Scorer::StatesOf(const Layout& l) {

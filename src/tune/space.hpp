@@ -85,11 +85,21 @@ class ScheduleCache {
   std::map<Key, std::shared_ptr<const ScheduleFacts>> known_;
 };
 
+/// What scorers share.
+struct Shared {
+  ScheduleCache schedules;
+  SharedProfiles profiles;
+};
+
 /// Scores layouts of one group.
 class Scorer {
  public:
-  Scorer(const SearchContext& context, const Group& group, ScheduleCache& schedules)
-      : context_(context), group_(group), schedules_(schedules), deck_(context.deck) {}
+  Scorer(const SearchContext& context, const Group& group, Shared& shared)
+      : context_(context),
+        group_(group),
+        schedules_(shared.schedules),
+        shared_profiles_(shared.profiles),
+        deck_(context.deck) {}
 
   /// Appends every layout of the group whose memory bound fits, without `us`.
   void ScoreAll(std::vector<Scored>& fitting, SpaceCounts& counts);
@@ -109,6 +119,8 @@ class Scorer {
     bool defers;
     auto operator<=>(const ProfileKey&) const = default;
   };
+  /// Keeps those of a microbatch of one sequence, whose profiles may get times later, and the latest.
+  LayerProfiler& ProfilerOf(const Layout& layout);
   const LayerProfile& ProfileOf(const Layout& layout);
   /// For the memory bound: of a microbatch of one sequence, without times. Layouts that do not fit need no other.
   const LayerProfile& MemoryProfileOf(const Layout& layout);
@@ -131,7 +143,9 @@ class Scorer {
   const SearchContext& context_;
   const Group group_;
   ScheduleCache& schedules_;
-  Deck deck_;  ///< scratch for checks of relations
+  SharedProfiles& shared_profiles_;
+  Deck deck_;                                                    ///< scratch for checks of relations
+  std::map<std::pair<int64_t, bool>, LayerProfiler> profilers_;  ///< by micro and deferred W; until ScoreAll ends
   std::map<ProfileKey, LayerProfile> profiles_, memory_profiles_;
   using StateKey = std::tuple<int, int, bool, bool, bool>;
   std::map<StateKey, ByPart<PartStates>> states_;

@@ -72,7 +72,7 @@ class Search {
     Refine();
     TryBest();
     Rank();
-    result_.rejections = RejectionsOf(context_, scored_[0].us, schedules_);
+    result_.rejections = RejectionsOf(context_, scored_[0].us, shared_);
     return std::move(result_);
   }
 
@@ -90,7 +90,7 @@ class Search {
   void ScoreSpace() {
     const Groups groups = GroupsOf(context_);
     State(groups);
-    for (const Group& group : groups.groups) scorers_.emplace_back(context_, group, schedules_);
+    for (const Group& group : groups.groups) scorers_.emplace_back(context_, group, shared_);
     std::vector<std::vector<Scored>> fitting(scorers_.size());
     std::vector<SpaceCounts> counts(scorers_.size());
     ParallelFor(
@@ -420,7 +420,7 @@ class Search {
   const FixedKeys fixed_;
   const Costs costs_, fullest_;
   const SearchContext context_;
-  ScheduleCache schedules_;
+  Shared shared_;
   std::vector<Scorer> scorers_;  // by group
   std::vector<Scored> scored_;   // ascending by time, once timed
   std::vector<size_t> scorer_of_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "espalier/graph/provenance.hpp"
+#include "espalier/program/half_compilation.hpp"
 #include "espalier/program/plan.hpp"
 #include "program_testing.hpp"
 #include "source_tree.hpp"
@@ -233,6 +234,18 @@ TEST(Compile, VerifyingAtTheEndChangesNothing) {
     const Compilation often = Compile(deck, layout.ranks, Purpose::kTrain);
     const Compilation once = Compile(deck, layout.ranks, Purpose::kTrain, {}, Verification::kAtTheEnd);
     EXPECT_EQ(Print(*often.graph), Print(*once.graph)) << testing::PrintToString(layout);
+  }
+}
+
+TEST(Compile, ModesOfRecomputationShareAHalf) {
+  for (const Case& layout : AllCases()) {
+    Deck deck = SmallDeck(layout.overrides);
+    const HalfCompilation half(deck, layout.ranks, Purpose::kTrain);
+    for (const RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}) {
+      deck.recompute.mode = mode;
+      const Compilation whole = Compile(deck, layout.ranks, Purpose::kTrain);
+      EXPECT_EQ(Print(*half.With(deck.recompute).graph), Print(*whole.graph)) << testing::PrintToString(layout);
+    }
   }
 }
 

@@ -153,6 +153,55 @@ TEST(Profile, HasAPartForEachKindOfLayer) {
   EXPECT_EQ(both.prepared, full.prepared);
 }
 
+/// All figures of a part.
+std::vector<double> FiguresOf(const LayerProfile& profile, Part part) {
+  std::vector<double> figures = {profile.w_us[part], profile.work[part], profile.forward_work[part],
+                                 profile.kernel_work[part], double(profile.instructions[part])};
+  for (const PartTime& time : {profile.forward[part], profile.backward[part]})
+    figures.insert(figures.end(), {time.us, time.joint_us, time.measured_us});
+  const PartMemory& memory = profile.memory[part];
+  for (int64_t bytes : {memory.inputs, memory.kept, memory.kept_for_w, memory.extra}) figures.push_back(double(bytes));
+  for (const ParameterShape& shape : memory.parameters) figures.push_back(double(shape.Elements()));
+  return figures;
+}
+
+TEST(Profile, OneProfilerServesAllModesWithAndWithoutTimes) {
+  const Costs& costs = CostsOf("h100-8x400g");
+  const Deck deck = ShortDeck({"experts.count=8", "experts.per_token=2", "experts.ffn_dim=1024",
+                               "experts.first_layer=3", "parallel.ep=2", "parallel.cp=2"});
+  SharedProfiles shared;
+  LayerProfiler profiler(deck, LayoutOf(deck), shared);
+  for (const RecomputeMode mode : {RecomputeMode::kFull, RecomputeMode::kNone, RecomputeMode::kSelective})
+    for (const Costs* times : {static_cast<const Costs*>(nullptr), &costs}) {
+      Layout layout = LayoutOf(deck);
+      layout.recompute = mode;
+      const LayerProfile own = ProfileLayers(deck, layout, times), same = profiler.Profile(mode, times);
+      for (Part part = 0; part < own.memory.size(); ++part) EXPECT_EQ(FiguresOf(own, part), FiguresOf(same, part));
+      EXPECT_EQ(own.prepared, same.prepared);
+      EXPECT_EQ(own.step_us_per_element, same.step_us_per_element);
+      EXPECT_EQ(own.stream_bytes, same.stream_bytes);
+      EXPECT_EQ(own.forward[kFirstKind].us > 0, times != nullptr);
+    }
+}
+
+TEST(Profile, LayersWithoutExpertsAreSharedByAllEp) {
+  const Costs& costs = CostsOf("h100-8x400g");
+  const Deck deck = ShortDeck(
+      {"experts.count=8", "experts.per_token=2", "experts.ffn_dim=1024", "experts.first_layer=3", "parallel.tp=2"});
+  SharedProfiles shared;
+  std::vector<LayerProfile> profiles;
+  for (const int ep : {1, 2, 8}) {
+    Layout layout = LayoutOf(deck);
+    layout.ep = ep;
+    profiles.push_back(LayerProfiler(deck, layout, shared).Profile(layout.recompute, &costs));
+    const LayerProfile own = ProfileLayers(deck, layout, &costs);
+    for (const Part part : {kFirstKind, kFirstKind + 1})
+      EXPECT_EQ(FiguresOf(own, part), FiguresOf(profiles.back(), part)) << ep;
+    EXPECT_EQ(FiguresOf(profiles.back(), kFirstKind), FiguresOf(profiles[0], kFirstKind)) << ep;
+  }
+  EXPECT_NE(profiles[0].forward[kFirstKind + 1].us, profiles[2].forward[kFirstKind + 1].us) << "experts";
+}
+
 TEST(Profile, MessagesSlowTheKernelsBesideThemDown) {
   const auto forward_us = [&](const std::vector<std::string>& overrides, double slowdown) {
     Cluster cluster = CostsOf("h100-8x400g").cluster();
@@ -195,11 +244,11 @@ Scores ScoreAndSimulate(const Deck& deck, int ranks, const Costs& costs, const s
   const FixedKeys fixed(keys, deck);
   const Cluster::Device& device = costs.cluster().compute;
   const SearchContext context{deck, ranks, costs, costs, device.memory_bytes - device.reserved_bytes, fixed};
-  ScheduleCache schedules;
+  Shared shared;
   Scores scores;
   SpaceCounts counts;
   for (const Group& group : GroupsOf(context).groups) {
-    Scorer scorer(context, group, schedules);
+    Scorer scorer(context, group, shared);
     std::vector<Scored> fitting;
     scorer.ScoreAll(fitting, counts);
     for (Scored& scored : fitting) {

@@ -117,8 +117,8 @@ class MessageWorkspace {
     return bytes;
   }
 
-  /// The tensors as one flat tensor, and a shard of it from each other member: the first member's, which is the largest,
-  /// since members of equal shards share a program. Two members exchange everything.
+  /// The tensors as one flat tensor, and a shard of it from each other member: the first member's, which is the
+  /// largest, since members of equal shards share a program. Two members exchange everything.
   int64_t OfAllReduce() const {
     const int64_t size = inputs_.at(0).element_bytes, bytes = BytesOf(inputs_).All();
     const Range flat{0, bytes / size}, shard = members_ == 2 ? flat : ShardOf(flat, members_, 0);

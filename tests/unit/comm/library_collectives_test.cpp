@@ -213,7 +213,8 @@ TEST(MessageWorkspace, IsExactlyWhatTheLoweringsTake) {
       EXPECT_TRUE(member.Suffices(planned)) << "member " << m;
       const bool needs_all = planned == 0 || !member.Suffices(planned - 64);
       any_needs_all = any_needs_all || needs_all;
-      if (c.kind != "all_to_all" && c.kind != "all_reduce") EXPECT_TRUE(needs_all) << "member " << m << " plans " << planned;
+      if (c.kind != "all_to_all" && c.kind != "all_reduce")
+        EXPECT_TRUE(needs_all) << "member " << m << " plans " << planned;
     }
     EXPECT_TRUE(any_needs_all) << "all members plan for the one that needs most";
     ++(most > 0 ? with : without);

@@ -168,7 +168,7 @@ def memory_and_fit(checks):
     free = 1_000_000_000 - 100_000_000 - figures["peak_bytes"] - figures["staging_bytes"]
     checks.that(figures["fits"] and figures["free_bytes"] == free, f"{free} bytes are free on a CPU, staging counted")
     checks.that(re.search(r"^fits +1\.00 GB: yes, \d+ MB free", text, re.M), "the text says what is free")
-    large = [*ALL_AXES, "model.dim=1536", "model.ffn_dim=6144", "model.vocab=50000"]
+    large = [*ALL_AXES, "model.dim=1536", "model.ffn_dim=6144", "model.vocab=70000"]
     figures, text = simulate(large, 16, expect=4)
     rank = figures["by_rank"][figures["peak_rank"]]
     checks.that(not figures["fits"] and figures["free_bytes"] < 0 and rank["peak_bytes"] == figures["peak_bytes"],

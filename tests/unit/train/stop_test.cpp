@@ -73,6 +73,7 @@ template <typename Work>
 int Child(Work work) {
   const pid_t child = fork();
   if (child == 0) {
+    signal(SIGHUP, SIG_DFL);  // nohup ignores it
     work();
     _exit(0);
   }

@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-/// What a member has of a tensor: its shard, or the rows of the op's strip if they are one box of the shard.
+/// The part of a tensor that a member has: its shard, or the rows of the op's strip if they are one box of the shard.
 struct Held {
   Box box;
   int64_t element_bytes = 0;

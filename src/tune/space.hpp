@@ -85,7 +85,7 @@ class ScheduleCache {
   std::map<Key, std::shared_ptr<const ScheduleFacts>> known_;
 };
 
-/// What scorers share.
+/// All scorers share it.
 struct Shared {
   ScheduleCache schedules;
   SharedProfiles profiles;

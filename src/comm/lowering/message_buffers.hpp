@@ -22,7 +22,7 @@ class WorkspaceAllocator {
   int64_t used_ = 0;
 };
 
-/// What goes to or comes from one member: boxes of one or more tensors.
+/// Boxes of one or more tensors, which go to one member or come from it.
 using MessageBuffers = std::vector<View>;
 
 int64_t BytesOf(const MessageBuffers& message);

@@ -174,8 +174,10 @@ JobOps Interleave(const Graph& graph, const GraphFacts& facts, const Mesh& mesh,
     if (tasks.empty()) tasks = std::move(timed);
   }
   const auto backward = static_cast<int>(ops[0].size());
+  std::vector<double> costs;
+  for (const std::vector<int>& order : orders) costs.push_back(CostOf(tasks, order, backward));
   std::vector<size_t> positions[2];  // by microbatch and op: where it went
-  for (int task : *std::ranges::min_element(orders, {}, [&](const auto& o) { return CostOf(tasks, o, backward); })) {
+  for (int task : orders[static_cast<size_t>(std::ranges::min_element(costs) - costs.begin())]) {
     const int microbatch = task < backward ? 0 : 1;
     both.ops.push_back({ops[microbatch][positions[microbatch].size()], microbatch});
     positions[microbatch].push_back(both.ops.size() - 1);

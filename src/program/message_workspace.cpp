@@ -85,11 +85,8 @@ class MessageWorkspace {
         return OfAllReduce();
       case OpKind::kRingShift:  // whole shards to the next member, and shards of the same shapes from the one before
         return members_ == 1 ? 0 : 2 * BytesOf(inputs_).Packed();
-      case OpKind::kAllGather:
-      case OpKind::kReduceScatter:
-        return std::max(OfExchange(), OfSlots());
       default:
-        return OfExchange();
+        return OfGroup();
     }
   }
 
@@ -125,39 +122,30 @@ class MessageWorkspace {
     return (AreOne(inputs_) ? 0 : Aligned(bytes)) + (members_ - 1) * Aligned(shard.Extent() * size);
   }
 
-  /// Messages to and from each other member. Members to which the same boxes go share a packed copy. Boxes that are
-  /// added up come to memory of their own.
-  int64_t OfExchange() const {
-    int64_t bytes = 0;
+  /// Messages to and from each other member, or a slot for each member's message if a collective of a library takes
+  /// more: none if the messages are adjacent in memory. Members to which the same boxes go share a packed copy. Boxes
+  /// that are added up come to memory of their own.
+  int64_t OfGroup() const {
+    const bool gathers = op_.kind == OpKind::kAllGather, adds = op_.kind == OpKind::kReduceScatter;
+    bool adjacent = AreOne(gathers ? inputs_ : outputs_);
+    int64_t exchange = 0;
+    std::vector<int64_t> sizes;
     MessageBoxes sent, before, received;
     for (int peer = 0; peer < members_; ++peer) {
-      if (peer == self_) continue;
       const Coordinate there = mesh_.GroupMember(group_, coordinate_, peer);
       Fill(coordinate_, there, inputs_, sent);
-      if (!sent.tensors.empty()) {
-        if (!sent.HasTheBoxesOf(before)) bytes += sent.bytes.Packed();
-        std::swap(sent, before);
-      }
       Fill(there, coordinate_, outputs_, received);
-      bytes += op_.kind == OpKind::kReduceScatter ? received.bytes.AllAligned() : received.bytes.Packed();
+      const MessageBoxes& slot = gathers ? received : sent;
+      sizes.push_back(slot.bytes.All());
+      adjacent = adjacent && slot.IsOneInPlace() && sizes[peer] == sizes[0] && slot.first_byte == peer * sizes[0];
+      if (peer == self_) continue;
+      exchange += adds ? received.bytes.AllAligned() : received.bytes.Packed();
+      if (sent.tensors.empty()) continue;
+      if (!sent.HasTheBoxesOf(before)) exchange += sent.bytes.Packed();
+      std::swap(sent, before);
     }
-    return bytes;
-  }
-
-  /// A slot for each member's message; none if they are adjacent in memory.
-  int64_t OfSlots() const {
-    const bool gathers = op_.kind == OpKind::kAllGather;
-    std::vector<int64_t> sizes;
-    bool adjacent = AreOne(gathers ? inputs_ : outputs_);
-    MessageBoxes message;
-    for (int peer = 0; peer < members_; ++peer) {
-      const Coordinate there = mesh_.GroupMember(group_, coordinate_, peer);
-      Fill(gathers ? there : coordinate_, gathers ? coordinate_ : there, gathers ? outputs_ : inputs_, message);
-      sizes.push_back(message.bytes.All());
-      adjacent =
-          adjacent && message.IsOneInPlace() && sizes.back() == sizes[0] && message.first_byte == peer * sizes[0];
-    }
-    return adjacent ? 0 : members_ * SlotBytes(sizes);
+    const bool collective = (gathers || adds) && !adjacent;
+    return std::max(exchange, collective ? members_ * SlotBytes(sizes) : 0);
   }
 
   /// The boxes that go from one member to another, in the tensors that this member has of them.

@@ -38,37 +38,25 @@ int64_t CommonVolume(const Strip& strip, const Type& a, const Coordinate& at, co
   return n;
 }
 
-/// Bytes of the messages to and from one peer.
-struct PeerBytes {
-  int64_t sent = 0, received = 0;
-};
-
-/// Bytes of a collective (all_reduce excepted) or a ring_shift; nothing to or from this member itself.
-std::vector<PeerBytes> BytesByPeer(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
-  const AxisSet axes = op.Axes();
-  const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, coordinate);
-  std::vector<PeerBytes> bytes(n);
+/// Bytes that this member sends to others for a collective (all_reduce excepted), or to the next one for a ring_shift.
+int64_t SentBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
+  int64_t bytes = 0;
   if (op.kind == OpKind::kRingShift) {
-    const TransferPlan plan = PlanTransfer(graph, op, mesh, coordinate);
-    const auto of = [&](const Transfer& t) {
-      return Volume(ExtentsOf(t.box)) * SizeOf(TypeOf(graph, op.inputs[t.tensor]).dtype);
-    };
-    for (const Transfer& t : plan.sends) bytes[t.peer].sent += of(t);
-    for (const Transfer& t : plan.receives) bytes[t.peer].received += of(t);
+    for (const Transfer& t : PlanTransfer(graph, op, mesh, coordinate).sends)
+      bytes += Volume(ExtentsOf(t.box)) * SizeOf(TypeOf(graph, op.inputs[t.tensor]).dtype);
     return bytes;
   }
+  const AxisSet axes = op.Axes();
+  const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, coordinate);
   const std::optional<Strip> strip = StripOf(op);
-  const auto common = [&](const Type& from, const Coordinate& at, const Type& to, const Coordinate& there) {
-    return strip ? CommonVolume(*strip, from, at, to, there, mesh) : CommonVolume(from, at, to, there, mesh);
-  };
   for (int peer = 0; peer < n; ++peer) {
     if (peer == self) continue;
     const Coordinate there = mesh.GroupMember(axes, coordinate, peer);
     for (size_t t = 0; t < op.inputs.size(); ++t) {
       const Type &from = TypeOf(graph, op.inputs[t]), &to = TypeOf(graph, op.outputs[t]);
-      const int64_t size = SizeOf(from.dtype);
-      bytes[peer].sent += common(from, coordinate, to, there) * size;
-      bytes[peer].received += common(from, there, to, coordinate) * size;
+      const int64_t common = strip ? CommonVolume(*strip, from, coordinate, to, there, mesh)
+                                   : CommonVolume(from, coordinate, to, there, mesh);
+      bytes += common * SizeOf(from.dtype);
     }
   }
   return bytes;
@@ -160,16 +148,12 @@ TransferPlan PlanTransfer(const Graph& graph, const Op& op, const Mesh& mesh, co
 int64_t WireBytes(const Graph& graph, const Op& op, const Mesh& mesh, const Coordinate& coordinate) {
   if (op.kind == OpKind::kSend) return LocalBytes(graph, op.inputs, mesh, coordinate);
   if (op.kind == OpKind::kRecv) return 0;
+  if (op.kind != OpKind::kAllReduce) return SentBytes(graph, op, mesh, coordinate);
   const AxisSet axes = op.Axes();
   const int n = mesh.GroupSize(axes), self = mesh.IndexInGroup(axes, coordinate);
-  if (op.kind == OpKind::kAllReduce) {
-    const int64_t elements = ReducedElements(graph, op, mesh, coordinate);
-    const int64_t mine = ShardOf({0, elements}, n, self).Extent();
-    return (elements - mine + mine * (n - 1)) * SizeOf(TypeOf(graph, op.inputs[0]).dtype);
-  }
-  int64_t bytes = 0;
-  for (const PeerBytes& peer : BytesByPeer(graph, op, mesh, coordinate)) bytes += peer.sent;
-  return bytes;
+  const int64_t elements = ReducedElements(graph, op, mesh, coordinate);
+  const int64_t mine = ShardOf({0, elements}, n, self).Extent();
+  return (elements - mine + mine * (n - 1)) * SizeOf(TypeOf(graph, op.inputs[0]).dtype);
 }
 
 const Operand& Program::Find(std::string_view name, int microbatch) const {

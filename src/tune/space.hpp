@@ -119,7 +119,7 @@ class Scorer {
     bool defers;
     auto operator<=>(const ProfileKey&) const = default;
   };
-  /// Keeps those of a microbatch of one sequence, whose profiles may get times later, and the latest.
+  /// Keeps profilers for microbatches of one sequence, whose profiles may get times later, and the latest one.
   LayerProfiler& ProfilerOf(const Layout& layout);
   const LayerProfile& ProfileOf(const Layout& layout);
   /// For the memory bound: of a microbatch of one sequence, without times. Layouts that do not fit need no other.

@@ -6,6 +6,18 @@
 namespace espalier {
 namespace {
 
+/// The message of these boxes to or from a member: in place, or else in the workspace, where each box gets a place.
+/// Calls copy(place, box).
+template <typename Copy>
+Message MessageOf(size_t peer, const MessageBuffers& boxes, WorkspaceAllocator& workspace, const Copy& copy) {
+  Message message{static_cast<int>(peer), boxes[0].base, BytesOf(boxes)};
+  if (InPlace(boxes)) return message;
+  message.data = workspace.Take(message.bytes);
+  const std::vector<View> packed = Packed(boxes, message.data);
+  for (size_t i = 0; i < boxes.size(); ++i) copy(packed[i], boxes[i]);
+  return message;
+}
+
 void AddSends(Phase& phase, const std::vector<MessageBuffers>& boxes, int self, WorkspaceAllocator& workspace) {
   const MessageBuffers* previous = nullptr;
   size_t begin = 0;  // of the messages to the peer before
@@ -19,15 +31,9 @@ void AddSends(Phase& phase, const std::vector<MessageBuffers>& boxes, int self, 
         phase.sends.push_back(message);
       }
     } else {
-      for (const MessageBuffers& buffers : SplitMessage(boxes[peer])) {
-        Message message{static_cast<int>(peer), buffers[0].base, BytesOf(buffers)};
-        if (!InPlace(buffers)) {
-          message.data = workspace.Take(message.bytes);
-          const std::vector<View> packed = Packed(buffers, message.data);
-          for (size_t i = 0; i < buffers.size(); ++i) phase.packs.push_back(MakeCopy(packed[i], buffers[i]));
-        }
-        phase.sends.push_back(message);
-      }
+      const auto pack = [&](const View& place, const View& box) { phase.packs.push_back(MakeCopy(place, box)); };
+      for (const MessageBuffers& message : SplitMessage(boxes[peer]))
+        phase.sends.push_back(MessageOf(peer, message, workspace, pack));
     }
     previous = &boxes[peer];
     begin = end;
@@ -35,17 +41,11 @@ void AddSends(Phase& phase, const std::vector<MessageBuffers>& boxes, int self, 
 }
 
 void AddReceives(Phase& phase, const std::vector<MessageBuffers>& boxes, int self, WorkspaceAllocator& workspace) {
+  const auto unpack = [&](const View& place, const View& box) { phase.unpacks.push_back(MakeCopy(box, place)); };
   for (size_t peer = 0; peer < boxes.size(); ++peer) {
     if (static_cast<int>(peer) == self) continue;
-    for (const MessageBuffers& buffers : SplitMessage(boxes[peer])) {
-      Message message{static_cast<int>(peer), buffers[0].base, BytesOf(buffers)};
-      if (!InPlace(buffers)) {
-        message.data = workspace.Take(message.bytes);
-        const std::vector<View> packed = Packed(buffers, message.data);
-        for (size_t i = 0; i < buffers.size(); ++i) phase.unpacks.push_back(MakeCopy(buffers[i], packed[i]));
-      }
-      phase.receives.push_back(message);
-    }
+    for (const MessageBuffers& message : SplitMessage(boxes[peer]))
+      phase.receives.push_back(MessageOf(peer, message, workspace, unpack));
   }
 }
 

@@ -55,7 +55,7 @@ namespace espalier {
 namespace {
 
 /// A window is rewritten if it becomes shorter by this share of its kernels.
-constexpr double kWorthwhile = 0.01;
+constexpr double kWorthwhile = 0.002;
 
 bool IsAttention(const Op& op) {
   return op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionGrad || op.kind == OpKind::kAttentionMerge;

@@ -1,6 +1,7 @@
 #include "tune/formula.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "tune/walk.hpp"
 
@@ -24,12 +25,18 @@ class StepFormula {
  public:
   explicit StepFormula(const StepQuestion& q) : q_(q), again_(q.layout.GathersAgain()) {
     for (const ChunkParts& chunk : q.chunks) times_.push_back(TimeOf(chunk));
+    if (q.layout.pp == 1) return;
+    const double beside = q.link.slowdown * q.link.message_us;
+    for (size_t chunk = 0; chunk + 1 < times_.size(); ++chunk) {
+      times_[chunk].f += beside + q.link.add_us;
+      times_[chunk + 1].b += beside;
+    }
   }
 
   double Us() const {
     std::vector<double> start;
     for (int stage = 0; stage < q_.pipeline.Stages(); ++stage) start.push_back(StartUs(stage));
-    const std::vector<double> ends = q_.pipeline.EndsUs(times_, q_.hop_us, start);
+    const std::vector<double> ends = q_.pipeline.EndsUs(times_, q_.link.message_us, start);
     double end = 0;
     for (int stage = 0; stage < q_.pipeline.Stages(); ++stage)
       end = std::max(end, ends[static_cast<size_t>(stage)] + LateReduceUs(stage));
@@ -55,7 +62,7 @@ class StepFormula {
   const ChunkParts& Chunk(int chunk) const { return q_.chunks[static_cast<size_t>(chunk)]; }
 
   /// Time of a stage's reductions after its last backward: with overlap.gradients, the time by which they exceed
-  /// backward, and at least one layer's.
+  /// backward, and at least those of the last layer and of the embedding.
   double LateReduceUs(int stage) const {
     if (!SumsPerStep()) return 0;
     const double reduce = Sum(stage, &PartSync::reduce_us);
@@ -63,15 +70,16 @@ class StepFormula {
     double backward = 0;
     for (int chunk : q_.pipeline.ChunksOf(stage))
       backward += times_[static_cast<size_t>(chunk)].b + times_[static_cast<size_t>(chunk)].w;
-    return std::max(reduce - backward, q_.sync.parts[Chunk(q_.pipeline.ChunksOf(stage).front()).first].reduce_us);
+    const ChunkParts& last = Chunk(q_.pipeline.ChunksOf(stage).front());
+    return std::max(reduce - backward,
+                    q_.sync.parts[last.first].reduce_us +
+                        static_cast<double>(last.count[kEmbedding]) * q_.sync.parts[kEmbedding].reduce_us);
   }
 
-  /// Messages on lane dp overlap with the kernels of a neighbouring layer, and slow them down. With overlap.gradients,
-  /// the last reductions of a job overlap with the next job: those of a W that is a job of its own with W and two
-  /// layers of the next job, after which the program waits for them.
+  /// Messages on lane dp overlap with the kernels of a neighbouring layer, and slow them down.
   ChunkTime TimeOf(const ChunkParts& chunk) const {
     ChunkTime time;
-    double last_reduce = 0, late = -kLayersUnderLateSums * q_.profile.forward[chunk.first].us;
+    double last_reduce = 0;
     for (Part part = 0; part < chunk.count.size(); ++part) {
       const auto n = static_cast<double>(chunk.count[part]);
       if (n == 0) continue;
@@ -86,15 +94,44 @@ class StepFormula {
       time.b += n * (compute - w);
       time.w += n * w;
       time.with_b += n * (std::max(compute + q_.sync.slowdown * reduce, gather + reduce) - compute);
-      time.alone += n * q_.sync.slowdown * reduce;
-      late += n * (reduce - w);
       time.joint_f += n * forward.joint_us;
       time.joint_b += n * backward.joint_us;
       if (!q_.hides_reductions) last_reduce = std::max(last_reduce, reduce);
     }
     time.with_b += last_reduce;
-    time.alone += std::max(0.0, late) + last_reduce;
+    time.alone = AloneUs(chunk);
     return time;
+  }
+
+  /// What reductions add to a W in a job of its own, and to the job after it. The lane reduces one layer after the
+  /// other, and a layer's sums are added after the next layer's matmuls. Before the last layer the first two gathers of
+  /// the next job are issued. The last sums are added after some layers of the next job, or without overlap.gradients
+  /// at the end of their own (job_ops.hpp).
+  double AloneUs(const ChunkParts& chunk) const {
+    if (SumsPerStep()) return 0;
+    const double gather = again_ && q_.layout.prefetch > 0 ? q_.sync.parts[chunk.first].gather_us : 0;
+    double kernels = 0, now = 0, lane = 0, gathered = 0, reduced = 0;
+    // The embedding has no matmuls in W.
+    int64_t left = std::accumulate(chunk.count.begin(), chunk.count.end(), -chunk.count[kEmbedding]);
+    for (const Part part : BackwardOrder(chunk))
+      for (int64_t i = 0; i < chunk.count[part]; ++i, --left) {
+        const double w = q_.profile.w_us[part], reduce = q_.sync.parts[part].reduce_us;
+        if (left == 1) {
+          gathered = std::max(lane, now) + gather;
+          lane = gathered + gather;
+        }
+        kernels += w;
+        now = std::max(now + w + q_.sync.slowdown * reduce, reduced);
+        reduced = lane = std::max(lane, now) + reduce;
+      }
+    const double under = q_.hides_reductions ? kLayersUnderLateSums * q_.profile.forward[chunk.first].us : 0;
+    return std::max({now, gathered, reduced - under}) - kernels;
+  }
+  static std::vector<Part> BackwardOrder(const ChunkParts& chunk) {
+    std::vector<Part> parts = {kHead, kFurther};
+    for (Part kind = chunk.count.size(); kind-- > kFirstKind;) parts.push_back(kind);
+    parts.push_back(kEmbedding);
+    return parts;
   }
 
   double UpdateUs() const {
@@ -168,10 +205,16 @@ DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, c
   return times;
 }
 
-double HopUs(const LayerProfile& profile, const Layout& layout, const Costs& costs) {
-  if (layout.pp == 1) return 0;
-  const int stride = layout.Ranks() / layout.pp;
-  return costs.Message(profile.stream_bytes, stride * 2 <= costs.cluster().NearRanks()).us;
+StageLink LinkOf(const LayerProfile& profile, const Layout& layout, const Costs& costs) {
+  if (layout.pp == 1) return {};
+  const bool near = 2 * (layout.Ranks() / layout.pp) <= costs.cluster().NearRanks();
+  const Shape stream = {profile.stream_bytes / profile.element_bytes};
+  LocalOp add{.op = {.kind = OpKind::kAdd}, .inputs = {stream, stream}, .outputs = {stream}};
+  add.dtype = profile.element_bytes == SizeOf(Dtype::kF32) ? Dtype::kF32 : Dtype::kBf16;
+  add.input_dtypes = {add.dtype, add.dtype};
+  add.output_dtypes = {add.dtype};
+  return {costs.Message(profile.stream_bytes, near).us,
+          SlowdownAt(near ? Port::kNode : Port::kNetwork, costs.cluster()), costs.Kernel(add, false).us};
 }
 
 double FormulaUs(const StepQuestion& question) { return StepFormula(question).Us(); }

@@ -24,8 +24,13 @@ struct DataParallelTimes {
 };
 DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, const Costs& costs);
 
-/// Time of a message of the residual stream to the next stage.
-double HopUs(const LayerProfile& profile, const Layout& layout, const Costs& costs);
+/// Between two stages of a pipeline.
+struct StageLink {
+  double message_us = 0;  ///< time of a message of the residual stream
+  double slowdown = 0;    ///< of kernels beside it
+  double add_us = 0;      ///< time of the sum that is sent, which inside a stage the next norm makes
+};
+StageLink LinkOf(const LayerProfile& profile, const Layout& layout, const Costs& costs);
 
 struct StepQuestion {
   const LayerProfile& profile;
@@ -34,7 +39,7 @@ struct StepQuestion {
   int64_t microbatches = 1;
   const std::vector<ChunkParts>& chunks;
   const DataParallelTimes& sync;
-  double hop_us = 0;
+  StageLink link;
   bool hides_reductions = true;  ///< overlap.gradients
 };
 

@@ -73,6 +73,12 @@ struct Example {
     if (layer > last) return kHead;
     return layer == last ? std::optional(kFurther) : std::nullopt;
   }
+  /// The same for times. Messages of a layer are hidden by the layer that ran before it, so backward is measured on the
+  /// first layer, which runs after the second.
+  std::optional<Part> TimedPartOf(const Op& op) const {
+    if (!IsBackward(op) || op.layer < 1 || op.layer > kLayers) return PartOf(op.layer);
+    return op.layer == 1 ? std::optional(kind) : std::nullopt;
+  }
 };
 
 class MemoryReader {
@@ -277,7 +283,7 @@ void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile
       if (program.instructions[step.instruction].lane == Lane::kCompute) step_us += cost[step.instruction].us;
       continue;
     }
-    const std::optional<Part> part = example.PartOf(op.layer);
+    const std::optional<Part> part = example.TimedPartOf(op);
     if (!part) continue;
     PartTime& time = op.role == Role::kF ? profile.forward[*part] : profile.backward[*part];
     time.us += step.waited_us + step.kernel_us;

@@ -94,8 +94,8 @@ std::vector<RecomputeMode> RecomputesOf(const SearchContext& c) {
 
 }  // namespace
 
-ScheduleFacts::ScheduleFacts(const Layout& layout, int64_t microbatches)
-    : flights(FlightsOf(ScheduleOf(layout, microbatches))), replay(layout, microbatches) {}
+ScheduleFacts::ScheduleFacts(const Layout& layout, int64_t microbatches, Posting posting)
+    : flights(FlightsOf(ScheduleOf(layout, microbatches))), replay(layout, microbatches, posting) {}
 
 std::shared_ptr<const ScheduleFacts> ScheduleCache::Of(const Layout& l, int64_t microbatches) {
   const Key key{l.schedule, l.pp, l.chunks, l.Steady(), microbatches};
@@ -103,7 +103,7 @@ std::shared_ptr<const ScheduleFacts> ScheduleCache::Of(const Layout& l, int64_t 
     const std::lock_guard lock(mutex_);
     if (const auto it = known_.find(key); it != known_.end()) return it->second;
   }
-  auto made = std::make_shared<const ScheduleFacts>(l, microbatches);
+  auto made = std::make_shared<const ScheduleFacts>(l, microbatches, posting_);
   const std::lock_guard lock(mutex_);
   return known_.try_emplace(key, std::move(made)).first->second;
 }
@@ -278,7 +278,7 @@ int64_t Scorer::LeastBytesOf(const Layout& l, const std::vector<ChunkParts>& chu
 double Scorer::TimeOf(const Layout& l, const std::vector<ChunkParts>& chunks, double (*us)(const StepQuestion&)) {
   const LayerProfile& profile = ProfileOf(l);
   const auto schedule = schedules_.Of(l, Microbatches(l));
-  return us({profile, l, schedule->replay, Microbatches(l), chunks, SyncOf(l), HopUs(profile, l, context_.costs),
+  return us({profile, l, schedule->replay, Microbatches(l), chunks, SyncOf(l), LinkOf(profile, l, context_.costs),
              context_.deck.overlap.gradients});
 }
 

@@ -4,7 +4,6 @@
 // its receiver are done with all others before it. A receive is posted before a job that ends after the message is
 // produced, so the memory that it writes is free by then.
 #include <algorithm>
-#include <map>
 #include <ranges>
 #include <tuple>
 
@@ -19,23 +18,38 @@ constexpr RoleCosts kNominal = {1, 1.0625, 1};
 
 /// Position of a part in the replay.
 struct Slot {
-  int stage;
-  size_t job, part;
-  double end;  // of its job
+  int stage = 0;
+  size_t job = 0, part = 0;
+  double end = 0;  // of its job
 };
 
-using Slots = std::map<std::tuple<int, Role, int>, Slot>;  // (chunk, role, microbatch)
+/// Of all parts.
+class Slots {
+ public:
+  explicit Slots(const Schedule& schedule)
+      : microbatches_(static_cast<size_t>(schedule.microbatches)),
+        slots_(3 * static_cast<size_t>(schedule.Chunks()) * microbatches_) {}
+  Slot& Of(const JobPart& part) { return slots_[IndexOf(part)]; }
+  const Slot& Of(const JobPart& part) const { return slots_[IndexOf(part)]; }
+
+ private:
+  size_t IndexOf(const JobPart& part) const {
+    const size_t role = part.role == Role::kF ? 0 : part.role == Role::kB ? 1 : 2;
+    return (3 * static_cast<size_t>(part.chunk) + role) * microbatches_ + static_cast<size_t>(part.microbatch);
+  }
+  size_t microbatches_;
+  std::vector<Slot> slots_;
+};
 
 Slots SlotsOf(const Schedule& schedule) {
   const ReplayOutcome outcome = PlayJobs(schedule, kNominal);
   CHECK(outcome.stuck.empty(), "schedule {}: {}", Name(schedule.kind), outcome.stuck[0].why);
-  Slots slots;
+  Slots slots(schedule);
   for (int stage = 0; stage < schedule.stages; ++stage) {
     auto span = outcome.replay.spans[stage].begin();
     const std::vector<Job>& jobs = schedule.jobs[stage];
     for (size_t j = 0; j < jobs.size(); ++j)
-      for (size_t p = 0; p < jobs[j].parts.size(); ++p, ++span)
-        slots[{span->part.chunk, span->part.role, span->part.microbatch}] = {stage, j, p, span->end};
+      for (size_t p = 0; p < jobs[j].parts.size(); ++p, ++span) slots.Of(span->part) = {stage, j, p, span->end};
   }
   return slots;
 }
@@ -45,10 +59,7 @@ std::vector<std::vector<double>> EndsOf(const Schedule& schedule, const Slots& s
   std::vector<std::vector<double>> ends;
   for (const std::vector<Job>& jobs : schedule.jobs) {
     std::vector<double>& of_stage = ends.emplace_back();
-    for (const Job& job : jobs) {
-      const JobPart& part = job.parts[0];
-      of_stage.push_back(slots.at({part.chunk, part.role, part.microbatch}).end);
-    }
+    for (const Job& job : jobs) of_stage.push_back(slots.Of(job.parts[0]).end);
   }
   return ends;
 }
@@ -80,8 +91,8 @@ std::vector<PlacedMessage> MessagesOf(const Schedule& schedule, const std::vecto
   std::vector<PlacedMessage> messages;
   for (size_t l = 0; l < links.size(); ++l)
     for (int i = 0; i < schedule.microbatches; ++i) {
-      const Slot& produced = slots.at({links[l].from, links[l].role, i});
-      const Slot& needed = slots.at({links[l].to, links[l].role, i});
+      const Slot& produced = slots.Of({links[l].from, links[l].role, i});
+      const Slot& needed = slots.Of({links[l].to, links[l].role, i});
       const std::vector<double>& there = ends[needed.stage];
       const size_t before = posting == Posting::kAhead ? PlaceAhead(produced, needed, there)
                                                        : PlaceInOrder(produced, needed.stage, there);

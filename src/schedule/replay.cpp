@@ -88,16 +88,6 @@ class Replayer {
     return neighbour && StageOf(neighbour->chunk) != StageOf(part.chunk) ? neighbour : std::nullopt;
   }
 
-  // Parts that must run before on the same stage.
-  std::vector<JobPart> LocalNeeds(const JobPart& part) const {
-    std::vector<JobPart> needs;
-    if (part.role == Role::kB) needs.push_back({part.chunk, Role::kF, part.microbatch});
-    if (part.role == Role::kW) needs.push_back({part.chunk, Role::kB, part.microbatch});
-    const std::optional<JobPart> neighbour = NeighbourOf(part);
-    if (neighbour && StageOf(neighbour->chunk) == StageOf(part.chunk)) needs.push_back(*neighbour);
-    return needs;
-  }
-
   // The next receive of a stage, or null.
   const JobPart* NextReceive(int stage) const {
     const std::vector<Receive>& list = (*receives_)[stage];
@@ -107,29 +97,41 @@ class Replayer {
 
   std::string Label(const JobPart& part) const { return LabelOf(schedule_, {{part}}); }
 
-  // Why a job cannot start yet; empty if it can. A part may need an earlier part of its own job.
-  std::string Missing(const Job& job) const {
-    for (size_t i = 0; i < job.parts.size(); ++i) {
-      const JobPart& part = job.parts[i];
-      const auto earlier_end = job.parts.begin() + static_cast<std::ptrdiff_t>(i);
-      for (const JobPart& need : LocalNeeds(part)) {
-        if (done_[Index(need)] == kNotYet && std::find(job.parts.begin(), earlier_end, need) == earlier_end) {
-          return fmt::format("{} of its own stage, which comes later in its list", Label(need));
-        }
+  // A part for which a job waits.
+  struct Need {
+    JobPart part;
+    bool own_stage = false;
+  };
+  // The first part that is missing; none: the job can start. A part may need an earlier part of its own job.
+  std::optional<Need> FirstMissing(const Job& job) const {
+    for (auto part = job.parts.begin(); part != job.parts.end(); ++part) {
+      const auto is_missing = [&](const JobPart& need) {
+        return done_[Index(need)] == kNotYet && std::find(job.parts.begin(), part, need) == part;
+      };
+      if (part->role != Role::kF) {
+        const JobPart before{part->chunk, part->role == Role::kB ? Role::kF : Role::kB, part->microbatch};
+        if (is_missing(before)) return Need{before, true};
       }
-      const std::optional<JobPart> receive = ReceiveOf(part);
-      if (receive && arrived_[Index(*receive)] == kNotYet) {
-        return fmt::format("{} from stage {}", Label(*receive), StageOf(receive->chunk));
-      }
+      const std::optional<JobPart> neighbour = NeighbourOf(*part);
+      if (!neighbour) continue;
+      const bool own_stage = StageOf(neighbour->chunk) == StageOf(part->chunk);
+      if (own_stage ? is_missing(*neighbour) : arrived_[Index(*neighbour)] == kNotYet)
+        return Need{*neighbour, own_stage};
     }
-    return "";
+    return std::nullopt;
+  }
+  // Why a job that waits cannot start yet.
+  std::string Missing(const Job& job) const {
+    const auto [part, own_stage] = FirstMissing(job).value();
+    if (own_stage) return fmt::format("{} of its own stage, which comes later in its list", Label(part));
+    return fmt::format("{} from stage {}", Label(part), StageOf(part.chunk));
   }
 
   bool RunNextJob(size_t stage) {
     StageClock& state = states_[stage];
     if (state.next_job == schedule_.jobs[stage].size()) return false;
     const Job& job = schedule_.jobs[stage][state.next_job];
-    if (!Missing(job).empty()) return false;
+    if (FirstMissing(job)) return false;
 
     double begin = state.free_at;
     double duration = 0;

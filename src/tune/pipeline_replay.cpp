@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
 
 #include "espalier/util/error.hpp"
 
@@ -18,18 +17,20 @@ bool IsJoint(const Job& job) {
   return has(true) && has(false);
 }
 
-/// The stages and jobs for which a receive is posted only after the job before.
-std::set<std::pair<size_t, size_t>> LateReceives(const Schedule& schedule, Posting posting) {
+/// By stage and job: whether a message that the job needs is received only when the job before has ended.
+std::vector<std::vector<bool>> LateReceives(const Schedule& schedule, Posting posting) {
   const std::vector<Link> links = NeighbourLinks(schedule);
   const Receives receives = OrderReceives(schedule, links, posting);
-  std::set<std::pair<size_t, size_t>> late;
-  for (size_t stage = 0; stage < receives.size(); ++stage)
+  std::vector<std::vector<bool>> late;
+  for (size_t stage = 0; stage < receives.size(); ++stage) {
+    late.emplace_back(schedule.jobs[stage].size());
     for (const Receive& receive : receives[stage]) {
       const size_t job = receive.before_job;
       if (job == 0 || job == schedule.jobs[stage].size()) continue;
       const JobPart needed_by = {links[receive.link].to, receive.content.role, receive.content.microbatch};
-      if (std::ranges::count(schedule.jobs[stage][job].parts, needed_by) > 0) late.emplace(stage, job);
+      if (std::ranges::count(schedule.jobs[stage][job].parts, needed_by) > 0) late.back()[job] = true;
     }
+  }
   return late;
 }
 
@@ -94,7 +95,7 @@ PipelineReplay::Order::Order(const Schedule& schedule, bool interleave, Posting 
     }
     return true;
   };
-  const std::set<std::pair<size_t, size_t>> late = LateReceives(schedule, posting);
+  const std::vector<std::vector<bool>> late = LateReceives(schedule, posting);
   for (bool moved = true; moved;) {
     moved = false;
     for (size_t stage = 0; stage < next.size(); ++stage)
@@ -109,7 +110,7 @@ PipelineReplay::Order::Order(const Schedule& schedule, bool interleave, Posting 
           if (part.role != Role::kW) maker(part.chunk, part.role, part.microbatch) = static_cast<uint32_t>(jobs.size());
           parts.push_back({part.chunk, part.role, part.role == Role::kW && job.parts.size() == 1});
         }
-        jobs.push_back({static_cast<int>(stage), interleave && IsJoint(job), late.contains({stage, next[stage]}),
+        jobs.push_back({static_cast<int>(stage), interleave && IsJoint(job), late[stage][next[stage]],
                         static_cast<uint32_t>(parts.size()), static_cast<uint32_t>(needs.size())});
       }
   }

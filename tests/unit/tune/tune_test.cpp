@@ -66,7 +66,7 @@ TEST(Tune, TriesTheDecksOwnLayout) {
 // The two that are tried first are too large.
 TEST(Tune, TriesMoreWhereNothingFits) {
   TuneOptions options = Few(2);
-  for (int64_t megabytes : {7100, 8500}) {
+  for (int64_t megabytes : {6700, 8500}) {
     options.memory_bytes = megabytes * 1'000'000;
     const TuneResult result = Tune(ShortDeck(), 16, CostsOf("h100-8x400g"), options);
     EXPECT_GE(result.compiled_too_large, 2) << megabytes;

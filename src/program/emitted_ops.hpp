@@ -50,6 +50,11 @@ class EmittedOps {
     if (job != job_ends_.end() && std::next(job) != job_ends_.end()) ++job;
     return (job == job_ends_.end() ? static_cast<int>(ops_.size()) : *job) - 1;
   }
+  /// The first instruction of the job before the job of instruction `i`, or of its own job if that is the first.
+  int StartOfJobBefore(int i) const {
+    const auto job = std::upper_bound(job_ends_.begin(), job_ends_.end(), i) - job_ends_.begin();
+    return job < 2 ? 0 : job_ends_[static_cast<size_t>(job - 2)];
+  }
 
  protected:
   const std::vector<Emission::OpAt>& ops_;

@@ -1,10 +1,11 @@
 // The instructions of a program, and offsets by liveness in the arenas of the device and of the host. Persistent
 // buffers are at the bottom. A scan over the program requests memory for each value from the instruction that makes it
-// to its last use. An op that can work in place takes over the request of an input that is dead afterwards. Neighbours
-// (GraphFacts::blocks) begin together, one behind the other; each ends by itself. Pack finds places for all requests
-// (packing.hpp).
+// to its last use, and around messages for a little longer (FirstNeed, LastUse). An op that can work in place takes
+// over the request of an input that is dead afterwards. Neighbours (GraphFacts::blocks) begin together, one behind the
+// other; each ends by itself. Pack finds places for all requests (packing.hpp).
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "emitted_ops.hpp"
@@ -45,6 +46,7 @@ class MemoryPlanner : EmittedOps {
     for (int i = 0; i < std::ssize(ops_); ++i) {
       Open(OpAt(i).microbatch, i);
       Add(i);
+      last_on_lane_[LaneOf(i)] = i;
       NoteMemory(i);
       Free(i);
     }
@@ -131,21 +133,44 @@ class MemoryPlanner : EmittedOps {
     bytes = Aligned(bytes);
     if (bytes == 0) return 0;
     CHECK(bytes > 0 && bytes <= kMaxBytes, "{} bytes of memory", bytes);
-    requests_[space].push_back({bytes, i, i, behind});
+    requests_[space].push_back({bytes, FirstNeed(i), i, behind});
     return kRequests + std::ssize(requests_[space]) - 1;
   }
   void EndRequest(Space space, int64_t offset, int i) {
     if (offset >= kRequests) requests_[space][offset - kRequests].end = i;
   }
+  /// From which instruction on memory is kept free for what instruction `i` makes. A message that overlaps with kernels
+  /// should not wait for the last one that used its memory. So it is kept from the message before it on its lane on, at
+  /// most since the begin of the job before. Messages of dp bring whole layers, and would take too much.
+  int FirstNeed(int i) const {
+    const Lane lane = LaneOf(i);
+    if (!IsMessageLane(lane) || lane == Lane::kDp || OpAt(i).microbatch < 0) return i;
+    return std::max(last_on_lane_[lane], StartOfJobBefore(i));
+  }
   void PackRequests() {
     BySpace<Packing> packings;
-    for (const Space space : kSpaces) packings[space] = Pack(requests_[space], job_ends_, base_[space]);
+    for (const Space space : kSpaces) packings[space] = PackInOrder(requests_[space], base_[space]);
     program_.instructions.MapOffsets([&](int value, int64_t offset) {
       const Space space = value < 0 ? Space::kDevice : SpaceOf(value);
       return offset < kRequests ? offset : packings[space].offsets[offset - kRequests];
     });
     program_.arena_bytes = packings[Space::kDevice].peak;
     program_.host_bytes = packings[Space::kHost].peak;
+  }
+
+  /// Pack for requests in any order, but for neighbours.
+  Packing PackInOrder(const std::vector<MemoryRequest>& requests, int64_t base) const {
+    std::vector<size_t> order(requests.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::stable_sort(order, {}, [&](size_t r) { return requests[r].begin; });
+    std::vector<MemoryRequest> sorted;
+    sorted.reserve(requests.size());
+    for (size_t r : order) sorted.push_back(requests[r]);
+    Packing packing = Pack(sorted, job_ends_, base);
+    std::vector<int64_t> offsets(requests.size());
+    for (size_t k = 0; k < order.size(); ++k) offsets[order[k]] = packing.offsets[k];
+    packing.offsets = std::move(offsets);
+    return packing;
   }
 
   int64_t BytesOf(int value) {
@@ -301,10 +326,10 @@ class MemoryPlanner : EmittedOps {
   }
   /// Collectives of role S overlap with backward, and may take longer. So those of a lane, which run one after the
   /// other, share one workspace from the first to the last: no kernel gets it and waits for them. Collectives of role P
-  /// overlap with the first forward. Without a pipeline, whose stages wait anyway, they share one until the first
+  /// overlap with the first forward. On the first stage, for which the others wait, they share one until the first
   /// reader of what the last of them brings or the end of the first job.
   bool SharesWorkspace(int i) const {
-    const bool of_p = RoleOf(i) == Role::kP && program_.mesh.Degree(Axis::kPp) == 1;
+    const bool of_p = RoleOf(i) == Role::kP && program_.stage == 0;
     return HasCollectives(LaneOf(i)) && (RoleOf(i) == Role::kS || of_p);
   }
   SharedWorkspace& SharedBy(int i) {
@@ -476,6 +501,7 @@ class MemoryPlanner : EmittedOps {
   BySpace<ByMemoryClass<int64_t>> live_{};
   BySpace<int64_t> live_total_{}, peak_live_{};
   BySpace<std::vector<MemoryRequest>> requests_;
+  ByLane<int> last_on_lane_{};  // the latest instruction so far
 };
 
 }  // namespace

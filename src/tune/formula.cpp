@@ -142,20 +142,24 @@ class StepFormula {
   }
   double Sum(int stage, double PartSync::*field) const {
     double sum = 0;
-    for (int chunk : q_.pipeline.ChunksOf(stage))
-      for (Part part = 0; part < q_.sync.parts.size(); ++part)
-        sum += static_cast<double>(Chunk(chunk).count[part]) * q_.sync.parts[part].*field;
+    for (int chunk : q_.pipeline.ChunksOf(stage)) sum += SumOf(chunk, field);
+    return sum;
+  }
+  double SumOf(int chunk, double PartSync::*field) const {
+    double sum = 0;
+    for (Part part = 0; part < q_.sync.parts.size(); ++part)
+      sum += static_cast<double>(Chunk(chunk).count[part]) * q_.sync.parts[part].*field;
     return sum;
   }
 
-  /// Weights that are gathered once per step arrive under the first forward, layer by layer. With a pipeline forward
-  /// waits for all of them: it begins with the memory in which the last of them is staged.
+  /// Weights that are gathered once per step arrive under the first forward, layer by layer. Other stages than the
+  /// first wait for all of theirs: forward begins with the memory in which the last of them is staged.
   double StartUs(int stage) const {
     if (again_) return 0;
-    const double all = Sum(stage, &PartSync::gather_us);
-    if (q_.layout.pp > 1) return all;
+    if (q_.pipeline.ChunksOf(stage).front() > 0) return Sum(stage, &PartSync::gather_us);
+    const double gathers = SumOf(0, &PartSync::gather_us);
     const Part layer = Chunk(0).first;
-    return std::max(q_.sync.parts[kEmbedding].gather_us, all - times_[0].f + q_.profile.forward[layer].us);
+    return std::max(q_.sync.parts[kEmbedding].gather_us, gathers - times_[0].f + q_.profile.forward[layer].us);
   }
 
   const StepQuestion& q_;

@@ -17,32 +17,14 @@ bool IsJoint(const Job& job) {
   return has(true) && has(false);
 }
 
-/// By stage and job: whether a message that the job needs is received only when the job before has ended.
-std::vector<std::vector<bool>> LateReceives(const Schedule& schedule, Posting posting) {
-  const std::vector<Link> links = NeighbourLinks(schedule);
-  const Receives receives = OrderReceives(schedule, links, posting);
-  std::vector<std::vector<bool>> late;
-  for (size_t stage = 0; stage < receives.size(); ++stage) {
-    late.emplace_back(schedule.jobs[stage].size());
-    for (const Receive& receive : receives[stage]) {
-      const size_t job = receive.before_job;
-      if (job == 0 || job == schedule.jobs[stage].size()) continue;
-      const JobPart needed_by = {links[receive.link].to, receive.content.role, receive.content.microbatch};
-      if (std::ranges::count(schedule.jobs[stage][job].parts, needed_by) > 0) late.back()[job] = true;
-    }
-  }
-  return late;
-}
-
 }  // namespace
 
 Schedule ScheduleOf(const Layout& l, int64_t microbatches) {
   return MakeSchedule(l.Traits(), l.pp, l.chunks, static_cast<int>(microbatches), l.Steady());
 }
 
-PipelineReplay::PipelineReplay(const Layout& layout, int64_t microbatches, Posting posting)
+PipelineReplay::PipelineReplay(const Layout& layout, int64_t microbatches)
     : layout_(layout),
-      posting_(posting),
       microbatches_(microbatches),
       replayed_(layout.schedule == ScheduleKind::kFile
                     ? microbatches
@@ -55,9 +37,9 @@ PipelineReplay::PipelineReplay(const Layout& layout, int64_t microbatches, Posti
 
 const std::vector<PipelineReplay::Order>& PipelineReplay::Orders() const {
   std::call_once(once_, [&] {
-    orders_.emplace_back(ScheduleOf(layout_, replayed_), layout_.interleave, posting_);
+    orders_.emplace_back(ScheduleOf(layout_, replayed_), layout_.interleave);
     if (replayed_ < microbatches_)
-      orders_.emplace_back(ScheduleOf(layout_, replayed_ - layout_.pp), layout_.interleave, posting_);
+      orders_.emplace_back(ScheduleOf(layout_, replayed_ - layout_.pp), layout_.interleave);
   });
   return orders_;
 }
@@ -72,7 +54,7 @@ std::vector<double> PipelineReplay::EndsUs(const std::vector<ChunkTime>& chunks,
   return ends;
 }
 
-PipelineReplay::Order::Order(const Schedule& schedule, bool interleave, Posting posting) {
+PipelineReplay::Order::Order(const Schedule& schedule, bool interleave) {
   constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
   const auto chunks = static_cast<size_t>(schedule.Chunks()), microbatches = static_cast<size_t>(schedule.microbatches);
   // The job that runs a forward, or a B, of a chunk and microbatch.
@@ -95,7 +77,6 @@ PipelineReplay::Order::Order(const Schedule& schedule, bool interleave, Posting 
     }
     return true;
   };
-  const std::vector<std::vector<bool>> late = LateReceives(schedule, posting);
   for (bool moved = true; moved;) {
     moved = false;
     for (size_t stage = 0; stage < next.size(); ++stage)
@@ -110,8 +91,8 @@ PipelineReplay::Order::Order(const Schedule& schedule, bool interleave, Posting 
           if (part.role != Role::kW) maker(part.chunk, part.role, part.microbatch) = static_cast<uint32_t>(jobs.size());
           parts.push_back({part.chunk, part.role, part.role == Role::kW && job.parts.size() == 1});
         }
-        jobs.push_back({static_cast<int>(stage), interleave && IsJoint(job), late[stage][next[stage]],
-                        static_cast<uint32_t>(parts.size()), static_cast<uint32_t>(needs.size())});
+        jobs.push_back({static_cast<int>(stage), interleave && IsJoint(job), static_cast<uint32_t>(parts.size()),
+                        static_cast<uint32_t>(needs.size())});
       }
   }
   for (size_t stage = 0; stage < next.size(); ++stage)
@@ -126,7 +107,6 @@ std::vector<double> PipelineReplay::Order::EndsUs(const std::vector<ChunkTime>& 
   uint32_t part = 0, need = 0;
   for (const Entry& job : jobs) {
     double begin = free_us[static_cast<size_t>(job.stage)], duration = 0, saved = 0;
-    if (job.receives_late) begin += hop_us;
     for (; need < job.end_need; ++need) begin = std::max(begin, ends[needs[need]] + hop_us);
     for (; part < job.end_part; ++part) {
       const ChunkTime& time = chunks[static_cast<size_t>(parts[part].chunk)];

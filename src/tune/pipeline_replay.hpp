@@ -25,7 +25,7 @@ struct ChunkTime {
 /// Thread-safe. The order of the jobs is worked out when the first time is asked for.
 class PipelineReplay {
  public:
-  PipelineReplay(const Layout& layout, int64_t microbatches, Posting posting);
+  PipelineReplay(const Layout& layout, int64_t microbatches);
 
   int Stages() const { return static_cast<int>(chunks_of_.size()); }
   /// The global chunks of a stage, ascending.
@@ -47,10 +47,9 @@ class PipelineReplay {
     struct Entry {
       int stage;
       bool joint;                   ///< has a forward and a backward
-      bool receives_late;           ///< a message that it needs begins at the earliest when the job before it has ended
       uint32_t end_part, end_need;  ///< where its parts and needs end; they begin at the end of the job before
     };
-    Order(const Schedule& schedule, bool interleave, Posting posting);
+    Order(const Schedule& schedule, bool interleave);
     std::vector<double> EndsUs(const std::vector<ChunkTime>& chunks, double hop_us, std::vector<double> free_us) const;
 
     std::vector<Entry> jobs;
@@ -62,7 +61,6 @@ class PipelineReplay {
   const std::vector<Order>& Orders() const;
 
   const Layout layout_;
-  const Posting posting_;
   const int64_t microbatches_, replayed_;
   std::vector<std::vector<int>> chunks_of_;
   mutable std::once_flag once_;

@@ -94,8 +94,8 @@ std::vector<RecomputeMode> RecomputesOf(const SearchContext& c) {
 
 }  // namespace
 
-ScheduleFacts::ScheduleFacts(const Layout& layout, int64_t microbatches, Posting posting)
-    : flights(FlightsOf(ScheduleOf(layout, microbatches))), replay(layout, microbatches, posting) {}
+ScheduleFacts::ScheduleFacts(const Layout& layout, int64_t microbatches)
+    : flights(FlightsOf(ScheduleOf(layout, microbatches))), replay(layout, microbatches) {}
 
 std::shared_ptr<const ScheduleFacts> ScheduleCache::Of(const Layout& l, int64_t microbatches) {
   const Key key{l.schedule, l.pp, l.chunks, l.Steady(), microbatches};
@@ -103,7 +103,7 @@ std::shared_ptr<const ScheduleFacts> ScheduleCache::Of(const Layout& l, int64_t 
     const std::lock_guard lock(mutex_);
     if (const auto it = known_.find(key); it != known_.end()) return it->second;
   }
-  auto made = std::make_shared<const ScheduleFacts>(l, microbatches, posting_);
+  auto made = std::make_shared<const ScheduleFacts>(l, microbatches);
   const std::lock_guard lock(mutex_);
   return known_.try_emplace(key, std::move(made)).first->second;
 }

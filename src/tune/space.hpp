@@ -69,7 +69,7 @@ struct SpaceCounts {
 
 /// Facts about one schedule.
 struct ScheduleFacts {
-  ScheduleFacts(const Layout& layout, int64_t microbatches, Posting posting);
+  ScheduleFacts(const Layout& layout, int64_t microbatches);
   std::vector<StageFlights> flights;
   PipelineReplay replay;
 };
@@ -77,19 +77,16 @@ struct ScheduleFacts {
 /// The facts by a schedule's numbers, computed once for all groups. Thread-safe.
 class ScheduleCache {
  public:
-  explicit ScheduleCache(Posting posting) : posting_(posting) {}
   std::shared_ptr<const ScheduleFacts> Of(const Layout& layout, int64_t microbatches);
 
  private:
   using Key = std::tuple<ScheduleKind, int, int, SteadyState, int64_t>;
-  const Posting posting_;
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<const ScheduleFacts>> known_;
 };
 
 /// All scorers share it.
 struct Shared {
-  explicit Shared(const Deck& deck) : schedules(PostingOn(DeviceOf(deck))) {}
   ScheduleCache schedules;
   SharedProfiles profiles;
 };

@@ -63,8 +63,7 @@ class Search {
         fixed_(options.fixed, deck),
         costs_(costs.Of(JobOf(deck_, ranks))),
         fullest_(costs_.OfTheFullestRank()),
-        context_{deck_, ranks, costs_, fullest_, MemoryOf(costs.cluster(), options), fixed_},
-        shared_(deck_) {}
+        context_{deck_, ranks, costs_, fullest_, MemoryOf(costs.cluster(), options), fixed_} {}
 
   TuneResult Run() {
     result_.memory_bytes = context_.memory_bytes;

@@ -100,10 +100,6 @@ std::vector<int> ClassRepresentatives(const Compilation& compilation);
 std::map<int, Program> MakePrograms(const Compilation& compilation, const std::vector<int>& representative,
                                     int threads = 0);
 
-/// Receives are posted ahead, so that messages overlap with other jobs. On GPUs one thread issues sends and receives,
-/// and a call may wait for its peer's call, so both follow one order.
-Posting PostingOn(DeviceKind device);
-
 /// No value and no arena is larger: the relations of a deck ensure it (src/deck/sizes.cpp). Sums of these do not wrap.
 inline constexpr int64_t kMaxBytes = int64_t{1} << 60;
 

@@ -26,8 +26,7 @@ double FormulaOf(ScheduleKind kind, int stages, int chunks, int microbatches, Ro
   layout.interleave = interleave;
   const std::vector<ChunkParts> parts(static_cast<size_t>(stages * chunks), {{0, 0, 0, 1}, kFirstKind, kFirstKind});
   const DataParallelTimes sync{ByPart<PartSync>(kFirstKind + 1), 0};
-  return FormulaUs(
-      {profile, layout, PipelineReplay(layout, microbatches, Posting::kAhead), microbatches, parts, sync, {}, true});
+  return FormulaUs({profile, layout, PipelineReplay(layout, microbatches), microbatches, parts, sync, {}, true});
 }
 
 const std::vector<std::pair<ScheduleKind, int>> kAllSchedules = {{ScheduleKind::k1F1B, 1},
@@ -92,8 +91,7 @@ TEST(PipelineReplay, TakesUnequalChunksAndMessages) {
       for (int c = 0; c < 4 * chunks; ++c) times.push_back({2.0 + 0.3 * (c % 3), 2.5 + 0.2 * (c % 2), 1.5 + 0.1 * c});
       times.back().f += 1;
       for (const int m : {16, 52}) {
-        const std::vector<double> ends =
-            PipelineReplay(layout, m, Posting::kAhead).EndsUs(times, 0.25, std::vector<double>(4));
+        const std::vector<double> ends = PipelineReplay(layout, m).EndsUs(times, 0.25, std::vector<double>(4));
         const std::vector<double> exact = EndsByRelaxation(ScheduleOf(layout, m), times, 0.25);
         for (size_t stage = 0; stage < 4; ++stage)
           EXPECT_NEAR(ends[stage], exact[stage], (m == 16 ? 1e-9 : 0.01) * exact[stage]) << Name(kind) << " " << stage;
@@ -105,9 +103,9 @@ TEST(PipelineReplay, HidesCommunicationInJointJobs) {
   Layout layout;
   layout.pp = 2;
   const std::vector<ChunkTime> times(2, {2, 3, 1, 0.5, 0.5});
-  const std::vector<double> alternating = PipelineReplay(layout, 8, Posting::kAhead).EndsUs(times, 0, {0, 0});
+  const std::vector<double> alternating = PipelineReplay(layout, 8).EndsUs(times, 0, {0, 0});
   layout.interleave = true;
-  const std::vector<double> joint = PipelineReplay(layout, 8, Posting::kAhead).EndsUs(times, 0, {0, 0});
+  const std::vector<double> joint = PipelineReplay(layout, 8).EndsUs(times, 0, {0, 0});
   // The second stage, which decides, warms up with one forward, so seven of its eight are in joint jobs.
   EXPECT_NEAR(alternating[0] - joint[0], 7 * (0.5 + 0.5), 1e-9);
 }
@@ -120,7 +118,7 @@ TEST(PipelineReplay, ReductionsAreLongerUnderAWAlone) {
     layout.chunks = chunks;
     const auto end = [&](double with_b, double alone) {
       const std::vector<ChunkTime> times(2 * static_cast<size_t>(chunks), {2, 3, 1, 0, 0, with_b, alone});
-      return PipelineReplay(layout, 6, Posting::kAhead).EndsUs(times, 0, {0, 0})[0];
+      return PipelineReplay(layout, 6).EndsUs(times, 0, {0, 0})[0];
     };
     return std::pair(end(0.5, 0) - end(0, 0), end(0, 0.25) - end(0, 0));
   };
@@ -135,8 +133,8 @@ TEST(PipelineReplay, WaitsForTheFirstWeights) {
   Layout layout;
   layout.pp = 2;
   const std::vector<ChunkTime> times(2, {2, 3, 1});
-  EXPECT_NEAR(PipelineReplay(layout, 4, Posting::kAhead).EndsUs(times, 0, {5, 0})[0] - 5,
-              PipelineReplay(layout, 4, Posting::kAhead).EndsUs(times, 0, {0, 0})[0], 1e-9);
+  EXPECT_NEAR(PipelineReplay(layout, 4).EndsUs(times, 0, {5, 0})[0] - 5,
+              PipelineReplay(layout, 4).EndsUs(times, 0, {0, 0})[0], 1e-9);
 }
 
 TEST(Profile, HasAPartForEachKindOfLayer) {
@@ -246,7 +244,7 @@ Scores ScoreAndSimulate(const Deck& deck, int ranks, const Costs& costs, const s
   const FixedKeys fixed(keys, deck);
   const Cluster::Device& device = costs.cluster().compute;
   const SearchContext context{deck, ranks, costs, costs, device.memory_bytes - device.reserved_bytes, fixed};
-  Shared shared(deck);
+  Shared shared;
   Scores scores;
   SpaceCounts counts;
   for (const Group& group : GroupsOf(context).groups) {

@@ -54,8 +54,9 @@
 namespace espalier {
 namespace {
 
-/// A window is rewritten if it becomes shorter by this share of its kernels.
-constexpr double kWorthwhile = 0.002;
+/// A window is rewritten if it becomes shorter by this share of its kernels. How long experts take depends on routing,
+/// so windows with their transfers must promise more.
+constexpr double kWorthwhile = 0.002, kWorthwhileForExperts = 0.01;
 
 bool IsAttention(const Op& op) {
   return op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionGrad || op.kind == OpKind::kAttentionMerge;
@@ -116,7 +117,9 @@ class WindowOverlapper {
   Window Fastest(const std::vector<const Window*>& forms, const OpTimes& times) const {
     Window best = *forms[0];
     const std::vector<LaneTask> old = TasksOf(best, times);
-    double shortest = TimeOf(old, Numbers(best.size())) - kWorthwhile * TimeOnLane(old, kComputeLane);
+    const bool of_experts = std::ranges::any_of(best, [&](const Op& op) { return IsExpertTransfer(graph_, op); });
+    const double least_gain = of_experts ? kWorthwhileForExperts : kWorthwhile;
+    double shortest = TimeOf(old, Numbers(best.size())) - least_gain * TimeOnLane(old, kComputeLane);
     for (const Window* ops : forms) {
       const std::vector<LaneTask> tasks = ops == forms[0] ? old : TasksOf(*ops, times);
       const std::vector<int> order = ScheduleMessages(tasks);

@@ -297,6 +297,32 @@ TEST(Program, HopsOfARingTravelUnderBlocks) {
   }
 }
 
+// Nothing but its memory ties a receive to kernels. It is free before the job that runs when the receive is posted.
+TEST(Program, ReceivesDoNotWaitForMemoryOfTheJobThatRuns) {
+  const Program program =
+      WithOverlap({"parallel.pp=2", "pipeline.schedule=interleaved", "pipeline.chunks=2", "batch.global=8"}, 2);
+  const auto job_of = [&](size_t kernel) {
+    const Instruction instruction = program.instructions[kernel];
+    return std::pair(instruction.microbatch, program.graph->op(instruction.op).chunk);
+  };
+  std::vector<size_t> kernels;  // instructions of the compute lane
+  size_t before = 0, receives = 0;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction instruction = program.instructions[i];
+    if (instruction.lane == Lane::kCompute) kernels.push_back(i);
+    if (instruction.lane != Lane::kPpRecv || instruction.microbatch < 0) continue;
+    for (const Wait& wait : instruction.waits) {
+      if (wait.lane != Lane::kCompute || wait.count == 0) continue;
+      const size_t awaited = kernels[static_cast<size_t>(wait.count) - 1];
+      EXPECT_TRUE(awaited < before || job_of(awaited) != job_of(kernels.back()))
+          << Describe(program, static_cast<int>(i)) << " waits for " << Describe(program, static_cast<int>(awaited));
+    }
+    before = i;
+    ++receives;
+  }
+  EXPECT_GT(receives, 16u);
+}
+
 /// The messages of a lane, role and kind: how many run under at least one matmul, and how many there are.
 Covered CoveredTransfers(const Program& program, Lane lane, Role role, OpKind kind) {
   Covered covered;

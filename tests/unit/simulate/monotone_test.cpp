@@ -154,7 +154,7 @@ TEST(Anomaly, ASlowRankMayMakeAStepSlightlyFaster) {
        "parallel.pp=4", "pipeline.schedule=1f1b", "pipeline.chunks=1", "batch.global=9", "model.layers=5"},
       16);
   const double gain = GainOfASlowRank(world, RandomCosts(world, 51, 40), 8);
-  EXPECT_GT(gain, 0.001);
+  EXPECT_GT(gain, 0.0005);
   EXPECT_LT(gain, 0.01);
 }
 
@@ -175,7 +175,7 @@ TEST(Anomaly, IsSmallOnRandomDecks) {
     for (int rank = 0; rank < deck.ranks; ++rank) count(GainOfASlowRank(world, costs, rank));
     count(Simulate(world.Programs(), Cheaper(world, costs, random()), SlowingCluster()).step_us / step - 1);
   }
-  EXPECT_LT(worst, 0.01);
+  EXPECT_LT(worst, 0.02);
   EXPECT_LT(anomalies, steps / 10);
   RecordProperty("worst", fmt::format("{}", worst));
 }

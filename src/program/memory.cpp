@@ -139,9 +139,10 @@ class MemoryPlanner : EmittedOps {
   void EndRequest(Space space, int64_t offset, int i) {
     if (offset >= kRequests) requests_[space][offset - kRequests].end = i;
   }
-  /// From which instruction on memory is kept free for what instruction `i` makes. A message that overlaps with kernels
-  /// should not wait for the last one that used its memory. So it is kept from the message before it on its lane on, at
-  /// most since the begin of the job before. Messages of dp bring whole layers, and would take too much.
+  /// The instruction from which on memory is kept free for what instruction `i` makes. A message that overlaps with
+  /// kernels should not wait for one that has just used its memory. So that is kept free since the message before on
+  /// its lane, at most since the beginning of the job before. Messages of dp bring whole layers, and would take too
+  /// much.
   int FirstNeed(int i) const {
     const Lane lane = LaneOf(i);
     if (!IsMessageLane(lane) || lane == Lane::kDp || OpAt(i).microbatch < 0) return i;
@@ -158,7 +159,7 @@ class MemoryPlanner : EmittedOps {
     program_.host_bytes = packings[Space::kHost].peak;
   }
 
-  /// Pack for requests in any order, but for neighbours.
+  /// Packs requests that are in any order, but for neighbours, which follow one another.
   Packing PackInOrder(const std::vector<MemoryRequest>& requests, int64_t base) const {
     std::vector<size_t> order(requests.size());
     std::iota(order.begin(), order.end(), size_t{0});

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "espalier/schedule/schedule.hpp"
 #include "espalier/util/error.hpp"
@@ -34,6 +35,25 @@ inline Schedule NoJobs(ScheduleKind kind, int stages, int microbatches, std::vec
         microbatches);
   return {kind, stages, microbatches, std::move(stage_of_chunk), std::vector<std::vector<Job>>(stages)};
 }
+
+/// A value for each part of a schedule.
+template <typename T>
+class ByJobPart {
+ public:
+  ByJobPart(const Schedule& schedule, const T& value)
+      : microbatches_(static_cast<size_t>(schedule.microbatches)),
+        values_(3 * static_cast<size_t>(schedule.Chunks()) * microbatches_, value) {}
+  T& operator[](const JobPart& part) { return values_[IndexOf(part)]; }
+  const T& operator[](const JobPart& part) const { return values_[IndexOf(part)]; }
+
+ private:
+  size_t IndexOf(const JobPart& part) const {
+    const size_t role = part.role == Role::kF ? 0 : part.role == Role::kB ? 1 : 2;
+    return (3 * static_cast<size_t>(part.chunk) + role) * microbatches_ + static_cast<size_t>(part.microbatch);
+  }
+  size_t microbatches_;
+  std::vector<T> values_;
+};
 
 /// F of one microbatch.
 inline Job ForwardJob(int chunk, int microbatch) { return {{{chunk, Role::kF, microbatch}}}; }

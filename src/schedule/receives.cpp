@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "espalier/util/error.hpp"
+#include "schedule/jobs.hpp"
 #include "schedule/replay.hpp"
 
 namespace espalier {
@@ -23,33 +24,17 @@ struct Slot {
   double end = 0;  // of its job
 };
 
-/// Of all parts.
-class Slots {
- public:
-  explicit Slots(const Schedule& schedule)
-      : microbatches_(static_cast<size_t>(schedule.microbatches)),
-        slots_(3 * static_cast<size_t>(schedule.Chunks()) * microbatches_) {}
-  Slot& Of(const JobPart& part) { return slots_[IndexOf(part)]; }
-  const Slot& Of(const JobPart& part) const { return slots_[IndexOf(part)]; }
-
- private:
-  size_t IndexOf(const JobPart& part) const {
-    const size_t role = part.role == Role::kF ? 0 : part.role == Role::kB ? 1 : 2;
-    return (3 * static_cast<size_t>(part.chunk) + role) * microbatches_ + static_cast<size_t>(part.microbatch);
-  }
-  size_t microbatches_;
-  std::vector<Slot> slots_;
-};
+using Slots = ByJobPart<Slot>;
 
 Slots SlotsOf(const Schedule& schedule) {
   const ReplayOutcome outcome = PlayJobs(schedule, kNominal);
   CHECK(outcome.stuck.empty(), "schedule {}: {}", Name(schedule.kind), outcome.stuck[0].why);
-  Slots slots(schedule);
+  Slots slots(schedule, {});
   for (int stage = 0; stage < schedule.stages; ++stage) {
     auto span = outcome.replay.spans[stage].begin();
     const std::vector<Job>& jobs = schedule.jobs[stage];
     for (size_t j = 0; j < jobs.size(); ++j)
-      for (size_t p = 0; p < jobs[j].parts.size(); ++p, ++span) slots.Of(span->part) = {stage, j, p, span->end};
+      for (size_t p = 0; p < jobs[j].parts.size(); ++p, ++span) slots[span->part] = {stage, j, p, span->end};
   }
   return slots;
 }
@@ -59,7 +44,7 @@ std::vector<std::vector<double>> EndsOf(const Schedule& schedule, const Slots& s
   std::vector<std::vector<double>> ends;
   for (const std::vector<Job>& jobs : schedule.jobs) {
     std::vector<double>& of_stage = ends.emplace_back();
-    for (const Job& job : jobs) of_stage.push_back(slots.Of(job.parts[0]).end);
+    for (const Job& job : jobs) of_stage.push_back(slots[job.parts[0]].end);
   }
   return ends;
 }
@@ -91,8 +76,8 @@ std::vector<PlacedMessage> MessagesOf(const Schedule& schedule, const std::vecto
   std::vector<PlacedMessage> messages;
   for (size_t l = 0; l < links.size(); ++l)
     for (int i = 0; i < schedule.microbatches; ++i) {
-      const Slot& produced = slots.Of({links[l].from, links[l].role, i});
-      const Slot& needed = slots.Of({links[l].to, links[l].role, i});
+      const Slot& produced = slots[{links[l].from, links[l].role, i}];
+      const Slot& needed = slots[{links[l].to, links[l].role, i}];
       const std::vector<double>& there = ends[needed.stage];
       const size_t before = posting == Posting::kAhead ? PlaceAhead(produced, needed, there)
                                                        : PlaceInOrder(produced, needed.stage, there);

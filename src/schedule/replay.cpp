@@ -33,10 +33,12 @@ struct StageClock {
 class Replayer {
  public:
   Replayer(const Schedule& schedule, RoleCosts costs, const Receives* receives)
-      : schedule_(schedule), costs_(costs), receives_(receives), states_(schedule.stages) {
-    const size_t parts = 3 * static_cast<size_t>(schedule.Chunks()) * static_cast<size_t>(schedule.microbatches);
-    done_.assign(parts, kNotYet);
-    arrived_.assign(parts, kNotYet);
+      : schedule_(schedule),
+        costs_(costs),
+        receives_(receives),
+        states_(schedule.stages),
+        done_(schedule, kNotYet),
+        arrived_(schedule, kNotYet) {
     replay_.spans.resize(states_.size());
   }
 
@@ -61,13 +63,6 @@ class Replayer {
 
  private:
   int StageOf(int chunk) const { return schedule_.stage_of_chunk[chunk]; }
-
-  size_t Index(const JobPart& part) const {
-    const size_t role = part.role == Role::kF ? 0 : part.role == Role::kB ? 1 : 2;
-    return (role * static_cast<size_t>(schedule_.Chunks()) + static_cast<size_t>(part.chunk)) *
-               static_cast<size_t>(schedule_.microbatches) +
-           static_cast<size_t>(part.microbatch);
-  }
 
   // The part of the neighbouring chunk that `part` needs: F needs the chunk before, B the chunk after.
   std::optional<JobPart> NeighbourOf(const JobPart& part) const {
@@ -106,7 +101,7 @@ class Replayer {
   std::optional<Need> FirstMissing(const Job& job) const {
     for (auto part = job.parts.begin(); part != job.parts.end(); ++part) {
       const auto is_missing = [&](const JobPart& need) {
-        return done_[Index(need)] == kNotYet && std::find(job.parts.begin(), part, need) == part;
+        return done_[need] == kNotYet && std::find(job.parts.begin(), part, need) == part;
       };
       if (part->role != Role::kF) {
         const JobPart before{part->chunk, part->role == Role::kB ? Role::kF : Role::kB, part->microbatch};
@@ -115,8 +110,7 @@ class Replayer {
       const std::optional<JobPart> neighbour = NeighbourOf(*part);
       if (!neighbour) continue;
       const bool own_stage = StageOf(neighbour->chunk) == StageOf(part->chunk);
-      if (own_stage ? is_missing(*neighbour) : arrived_[Index(*neighbour)] == kNotYet)
-        return Need{*neighbour, own_stage};
+      if (own_stage ? is_missing(*neighbour) : arrived_[*neighbour] == kNotYet) return Need{*neighbour, own_stage};
     }
     return std::nullopt;
   }
@@ -136,14 +130,14 @@ class Replayer {
     double begin = state.free_at;
     double duration = 0;
     for (const JobPart& part : job.parts) {
-      if (const auto receive = ReceiveOf(part)) begin = std::max(begin, arrived_[Index(*receive)]);
+      if (const auto receive = ReceiveOf(part)) begin = std::max(begin, arrived_[*receive]);
       duration += CostOf(part.role, costs_);
     }
     state.free_at = begin + duration;
     state.busy += duration;
     ++state.next_job;
     for (const JobPart& part : job.parts) {
-      done_[Index(part)] = state.free_at;
+      done_[part] = state.free_at;
       replay_.spans[stage].push_back({begin, state.free_at, part});
       PostSend(state, part);
     }
@@ -154,7 +148,7 @@ class Replayer {
     const int consumer = ConsumerOf(part);
     if (consumer < 0 || StageOf(consumer) == StageOf(part.chunk)) return;
     if (receives_ == nullptr) {
-      arrived_[Index(part)] = state.free_at;
+      arrived_[part] = state.free_at;
     } else {
       state.sends.push_back({part, StageOf(consumer), state.free_at});
     }
@@ -169,7 +163,7 @@ class Replayer {
     if (expected == nullptr || *expected != message.content) return false;
 
     const double time = std::max({message.ready, from.send_lane_free_at, to.receive_lane_free_at});
-    arrived_[Index(message.content)] = from.send_lane_free_at = to.receive_lane_free_at = time;
+    arrived_[message.content] = from.send_lane_free_at = to.receive_lane_free_at = time;
     ++from.sent;
     ++to.received;
     return true;
@@ -197,8 +191,8 @@ class Replayer {
   RoleCosts costs_;
   const Receives* receives_;  // null: sends are buffered
   std::vector<StageClock> states_;
-  std::vector<double> done_;     // by part: when it ended
-  std::vector<double> arrived_;  // by part: when its message reached the consuming stage
+  ByJobPart<double> done_;     // when it ended
+  ByJobPart<double> arrived_;  // when its message reached the consuming stage
   Replay replay_;
 };
 

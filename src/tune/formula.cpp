@@ -152,7 +152,7 @@ class StepFormula {
     return sum;
   }
 
-  /// Weights that are gathered once per step arrive under the first forward, layer by layer. Other stages than the
+  /// Weights that are gathered once per step arrive under the first forward, layer by layer. Stages other than the
   /// first wait for all of theirs: forward begins with the memory in which the last of them is staged.
   double StartUs(int stage) const {
     if (again_) return 0;

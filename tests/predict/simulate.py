@@ -353,7 +353,7 @@ def gradients_are_reduced_under_backward(checks):
     schedule = lambda name, chunks=1: ["parallel.pp=4", "parallel.tp=8", "parallel.reduce=step",
                                        f"pipeline.schedule={name}", f"pipeline.chunks={chunks}"]
     for name, keys, reached, without_it in (
-        ("1f1b", schedule("1f1b"), 0.5, 0.25), ("zbv", schedule("zbv", 2), 0.35, 0.25),
+        ("1f1b", schedule("1f1b"), 0.5, 0.35), ("zbv", schedule("zbv", 2), 0.35, 0.25),
         ("interleaved", schedule("interleaved", 2), 0.5, 0.25),
         ("FSDP, reduced once", ["parallel.reduce=step"], 0.95, 0.92),
         ("FSDP, sharded gradients", ["parallel.reduce=auto"], 0.95, 0.97)):

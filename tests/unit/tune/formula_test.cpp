@@ -281,6 +281,34 @@ TEST(Formula, OrdersLayoutsAsTheSimulatorDoes) {
   }
 }
 
+// A W that is a job of its own has little to hide reductions under, and the next job's gathers come behind them.
+TEST(Formula, FollowsReductionsUnderADeferredW) {
+  const std::vector<std::string> keys = {"parallel.tp=1",
+                                         "parallel.cp=1",
+                                         "parallel.pp=2",
+                                         "parallel.dp_replicate=1",
+                                         "parallel.dp_shard=8",
+                                         "parallel.zero=3",
+                                         "batch.micro=1",
+                                         "parallel.reduce=microbatch",
+                                         "recompute.mode=none",
+                                         "overlap.prefetch=1",
+                                         "model.dim=4096",
+                                         "model.ffn_dim=14336",
+                                         "model.heads=32",
+                                         "batch.global=64",
+                                         "model.layers=32",
+                                         "pipeline.schedule=zb-interleaved",
+                                         "recompute.regather=always"};
+  std::vector<std::string> fixed;
+  for (const std::string& key : keys)
+    if (!key.starts_with("model") && !key.starts_with("batch.global")) fixed.push_back(key.substr(0, key.find('=')));
+  const Scores scores = ScoreAndSimulate(ShortDeck(keys), 16, CostsOf("h100-8x400g"), fixed, 100);
+  ASSERT_GT(scores.formula_us.size(), 4u) << "numbers of chunks";
+  for (size_t i = 0; i < scores.formula_us.size(); ++i)
+    EXPECT_NEAR(scores.formula_us[i] / scores.simulated_us[i], 1, 0.02) << i;
+}
+
 TEST(Formula, HasTheSimulatedBestAmongItsFirstFifty) {
   const std::vector<std::pair<Deck, int>> decks = {{ShortDeck({"batch.global=32", "parallel.dp_shard=8"}), 8},
                                                    {ShortDeck({"model.layers=8", "model.seq_len=8192"}), 16},

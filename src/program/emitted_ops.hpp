@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "espalier/util/error.hpp"
 #include "planners.hpp"
 
 namespace espalier {
@@ -54,6 +55,17 @@ class EmittedOps {
   int StartOfJobBefore(int i) const {
     const auto job = std::upper_bound(job_ends_.begin(), job_ends_.end(), i) - job_ends_.begin();
     return job < 2 ? 0 : job_ends_[static_cast<size_t>(job - 2)];
+  }
+  /// Kernels and messages have their operands on the device; a copy has one side there, the other on the host.
+  void RequireSpaces(int i) {
+    const OpKind kind = OpOf(i).kind;
+    const auto require = [&](const std::vector<int>& values, Space space) {
+      for (int value : values)
+        CHECK(SpaceOf(value) == space, "{} of {} is in the memory of the {}", ValueOf(value).name, kind,
+              Name(SpaceOf(value)));
+    };
+    require(InputsOf(i), kind == OpKind::kCopyIn ? Space::kHost : Space::kDevice);
+    require(OpOf(i).outputs, kind == OpKind::kCopyOut ? Space::kHost : Space::kDevice);
   }
 
  protected:

@@ -5,7 +5,6 @@
 // other; each ends by itself. Pack finds places for all requests (packing.hpp).
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "emitted_ops.hpp"
@@ -150,28 +149,13 @@ class MemoryPlanner : EmittedOps {
   }
   void PackRequests() {
     BySpace<Packing> packings;
-    for (const Space space : kSpaces) packings[space] = PackInOrder(requests_[space], base_[space]);
+    for (const Space space : kSpaces) packings[space] = Pack(requests_[space], job_ends_, base_[space]);
     program_.instructions.MapOffsets([&](int value, int64_t offset) {
       const Space space = value < 0 ? Space::kDevice : SpaceOf(value);
       return offset < kRequests ? offset : packings[space].offsets[offset - kRequests];
     });
     program_.arena_bytes = packings[Space::kDevice].peak;
     program_.host_bytes = packings[Space::kHost].peak;
-  }
-
-  /// Packs requests that are in any order, but for neighbours, which follow one another.
-  Packing PackInOrder(const std::vector<MemoryRequest>& requests, int64_t base) const {
-    std::vector<size_t> order(requests.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::ranges::stable_sort(order, {}, [&](size_t r) { return requests[r].begin; });
-    std::vector<MemoryRequest> sorted;
-    sorted.reserve(requests.size());
-    for (size_t r : order) sorted.push_back(requests[r]);
-    Packing packing = Pack(sorted, job_ends_, base);
-    std::vector<int64_t> offsets(requests.size());
-    for (size_t k = 0; k < order.size(); ++k) offsets[order[k]] = packing.offsets[k];
-    packing.offsets = std::move(offsets);
-    return packing;
   }
 
   int64_t BytesOf(int value) {
@@ -377,17 +361,6 @@ class MemoryPlanner : EmittedOps {
                                .inputs = inputs_,
                                .outputs = outputs_,
                                .workspace = work_bytes > 0 ? WorkspaceAt(i, work_bytes) : Operand{}});
-  }
-  /// Kernels and messages have their operands on the device; a copy has one side there, the other on the host.
-  void RequireSpaces(int i) {
-    const OpKind kind = OpOf(i).kind;
-    const auto require = [&](const std::vector<int>& values, Space space) {
-      for (int value : values)
-        CHECK(SpaceOf(value) == space, "{} of {} is in the memory of the {}", ValueOf(value).name, kind,
-              Name(SpaceOf(value)));
-    };
-    require(InputsOf(i), kind == OpKind::kCopyIn ? Space::kHost : Space::kDevice);
-    require(OpOf(i).outputs, kind == OpKind::kCopyOut ? Space::kHost : Space::kDevice);
   }
   Operand WorkspaceAt(int i, int64_t bytes) {
     if (!SharesWorkspace(i)) return TakeWorkspace(bytes, i, overlap_ends_[i]);

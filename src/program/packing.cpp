@@ -340,7 +340,16 @@ class Packer {
 }  // namespace
 
 Packing Pack(const std::vector<MemoryRequest>& requests, const std::vector<int>& job_ends, int64_t base) {
-  return Packer(requests, job_ends, base).Run();
+  std::vector<size_t> order(requests.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t r) { return requests[r].begin; });
+  std::vector<MemoryRequest> sorted;
+  sorted.reserve(requests.size());
+  for (size_t r : order) sorted.push_back(requests[r]);
+  const Packing packed = Packer(sorted, job_ends, base).Run();
+  Packing packing{std::vector<int64_t>(requests.size()), packed.peak};
+  for (size_t k = 0; k < order.size(); ++k) packing.offsets[order[k]] = packed.offsets[k];
+  return packing;
 }
 
 }  // namespace espalier

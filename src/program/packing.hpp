@@ -18,8 +18,8 @@ struct Packing {
   int64_t peak = 0;              ///< the highest byte in use, and at least the base
 };
 
-/// Places requests, in order of `begin`, above `base` such that none overlaps with another in memory and in time.
-/// `job_ends` are ends of the jobs, as indices of instructions, ascending. The same on every machine.
+/// Places requests above `base`, in the order of their begins, such that none overlaps with another in memory and in
+/// time. `job_ends` are ends of the jobs, as indices of instructions, ascending. The same on every machine.
 ///
 /// The peak is at least the largest sum of requests that are needed at the same time. A request that stays for a later
 /// job is placed upward from the base, in the lowest hole that fits. A request of one job alone is placed downward from

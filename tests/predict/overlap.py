@@ -54,7 +54,7 @@ ROWS = [
     Row("tensor", "tp", 2, degrees(tp=2), ALONE, BESIDE, 20),
     Row("strips", "tp", 2, degrees(tp=2), WHOLE, STRIPS, 8),
     Row("interleave in 1f1b", "tp", 4, [*degrees(pp=2, tp=2), "batch.global=12"], APART, TOGETHER, 20),
-    Row("reduce in 1f1b", "dp", 4, degrees(pp=2, dp_shard=2), STEP, EACH, 40),
+    Row("reduce in 1f1b", "dp", 4, degrees(pp=2, dp_shard=2), STEP, EACH, 30),
     Row("context", "cp", 2, degrees(cp=2, context="all_gather"), AT_NEED, BEFORE, 50),
     Row("reduce_dtype", "dp", 2, degrees(dp_replicate=2), FP32, BF16, 15),
     *(Row(f"{what} in {name}", axis, 8, [*degrees(pp=2, **{degree: 4}), *schedule(name, chunks)], off, on, rise, LONGER)

@@ -117,10 +117,12 @@ void AppendTasks(const Graph& graph, const GraphFacts& facts, const Mesh& mesh, 
 constexpr double kMicrobatchInMemory = 0.025;
 
 /// Time of an order of forward, whose tasks come before number `backward`, and of backward. Where forward runs ahead,
-/// its values are in memory beside those that backward has not freed yet.
+/// its values are in memory beside those that backward has not freed yet. On a stage of a pipeline it sends earlier
+/// then, for which another stage may wait, so that costs nothing.
 double CostOf(const std::vector<LaneTask>& tasks, const std::vector<int>& order, int backward) {
   double done[2] = {0, 0}, ahead = 0;  // shares of the kernels
   for (int task : order) {
+    if (tasks[static_cast<size_t>(task)].lane == static_cast<int>(Lane::kPpSend)) return TimeOf(tasks, order);
     done[task < backward ? 0 : 1] = tasks[static_cast<size_t>(task)].share_before;
     ahead = std::max(ahead, done[0] - done[1]);
   }

@@ -120,9 +120,10 @@ constexpr double kMicrobatchInMemory = 0.025;
 /// its values are in memory beside those that backward has not freed yet. On a stage of a pipeline it sends earlier
 /// then, for which another stage may wait, so that costs nothing.
 double CostOf(const std::vector<LaneTask>& tasks, const std::vector<int>& order, int backward) {
+  const auto sends = [](const LaneTask& task) { return task.lane == static_cast<int>(Lane::kPpSend); };
+  if (std::ranges::any_of(tasks, sends)) return TimeOf(tasks, order);
   double done[2] = {0, 0}, ahead = 0;  // shares of the kernels
   for (int task : order) {
-    if (tasks[static_cast<size_t>(task)].lane == static_cast<int>(Lane::kPpSend)) return TimeOf(tasks, order);
     done[task < backward ? 0 : 1] = tasks[static_cast<size_t>(task)].share_before;
     ahead = std::max(ahead, done[0] - done[1]);
   }

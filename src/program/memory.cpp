@@ -1,8 +1,8 @@
 // The instructions of a program, and offsets by liveness in the arenas of the device and of the host. Persistent
 // buffers are at the bottom. A scan over the program requests memory for each value from the instruction that makes it
 // to its last use, and around messages for a little longer (FirstNeed, LastUse). An op that can work in place takes
-// over the request of an input that is dead afterwards. Neighbours (GraphFacts::blocks) begin together, one behind the
-// other; each ends by itself. Pack finds places for all requests (packing.hpp).
+// over the request of an input that is dead afterwards. Neighbours (GraphFacts::blocks) are adjacent in memory and
+// begin together; each ends by itself. Pack finds places for all requests (packing.hpp).
 #include <algorithm>
 #include <map>
 #include <utility>

@@ -28,7 +28,7 @@ class StepFormula {
     if (q.layout.pp == 1) return;
     const double beside = q.link.slowdown * q.link.message_us;
     for (size_t chunk = 0; chunk + 1 < times_.size(); ++chunk) {
-      times_[chunk].f += beside + q.link.add_us;
+      times_[chunk].f += beside + q.profile.stream_add_us;
       times_[chunk + 1].b += beside;
     }
   }
@@ -103,7 +103,7 @@ class StepFormula {
     return time;
   }
 
-  /// What reductions add to a W in a job of its own, and to the job after it. The lane reduces one layer after the
+  /// The time that reductions add to a W in a job of its own, and to the next job. The lane reduces one layer after the
   /// other, and a layer's sums are added after the next layer's matmuls. Before the last layer the first two gathers of
   /// the next job are issued. The last sums are added after some layers of the next job, or without overlap.gradients
   /// at the end of their own (job_ops.hpp).
@@ -113,9 +113,9 @@ class StepFormula {
     double kernels = 0, now = 0, lane = 0, gathered = 0, reduced = 0;
     // The embedding has no matmuls in W.
     int64_t left = std::accumulate(chunk.count.begin(), chunk.count.end(), -chunk.count[kEmbedding]);
-    for (const Part part : BackwardOrder(chunk))
+    const auto run = [&](Part part) {
+      const double w = q_.profile.w_us[part], reduce = q_.sync.parts[part].reduce_us;
       for (int64_t i = 0; i < chunk.count[part]; ++i, --left) {
-        const double w = q_.profile.w_us[part], reduce = q_.sync.parts[part].reduce_us;
         if (left == 1) {
           gathered = std::max(lane, now) + gather;
           lane = gathered + gather;
@@ -124,14 +124,13 @@ class StepFormula {
         now = std::max(now + w + q_.sync.slowdown * reduce, reduced);
         reduced = lane = std::max(lane, now) + reduce;
       }
+    };
+    run(kHead);
+    run(kFurther);
+    for (Part kind = chunk.count.size(); kind-- > kFirstKind;) run(kind);
+    run(kEmbedding);
     const double under = q_.hides_reductions ? kLayersUnderLateSums * q_.profile.forward[chunk.first].us : 0;
     return std::max({now, gathered, reduced - under}) - kernels;
-  }
-  static std::vector<Part> BackwardOrder(const ChunkParts& chunk) {
-    std::vector<Part> parts = {kHead, kFurther};
-    for (Part kind = chunk.count.size(); kind-- > kFirstKind;) parts.push_back(kind);
-    parts.push_back(kEmbedding);
-    return parts;
   }
 
   double UpdateUs() const {
@@ -212,13 +211,8 @@ DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, c
 StageLink LinkOf(const LayerProfile& profile, const Layout& layout, const Costs& costs) {
   if (layout.pp == 1) return {};
   const bool near = 2 * (layout.Ranks() / layout.pp) <= costs.cluster().NearRanks();
-  const Shape stream = {profile.stream_bytes / profile.element_bytes};
-  LocalOp add{.op = {.kind = OpKind::kAdd}, .inputs = {stream, stream}, .outputs = {stream}};
-  add.dtype = profile.element_bytes == SizeOf(Dtype::kF32) ? Dtype::kF32 : Dtype::kBf16;
-  add.input_dtypes = {add.dtype, add.dtype};
-  add.output_dtypes = {add.dtype};
   return {costs.Message(profile.stream_bytes, near).us,
-          SlowdownAt(near ? Port::kNode : Port::kNetwork, costs.cluster()), costs.Kernel(add, false).us};
+          SlowdownAt(near ? Port::kNode : Port::kNetwork, costs.cluster())};
 }
 
 double FormulaUs(const StepQuestion& question) { return StepFormula(question).Us(); }

@@ -28,7 +28,6 @@ DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, c
 struct StageLink {
   double message_us = 0;  ///< time of a message of the residual stream
   double slowdown = 0;    ///< of kernels beside it
-  double add_us = 0;      ///< time of the sum that is sent, which inside a stage the next norm makes
 };
 StageLink LinkOf(const LayerProfile& profile, const Layout& layout, const Costs& costs);
 

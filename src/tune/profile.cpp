@@ -297,6 +297,14 @@ void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile
   if (example.has_ends) profile.step_us_per_element = elements > 0 ? step_us / static_cast<double>(elements) : 0;
 }
 
+/// Time of a kernel that adds two such tensors.
+double AddUs(const Type& type, const Mesh& mesh, const Costs& costs) {
+  const Shape shape = LocalShape(type, mesh, {});
+  const LocalOp add{{.kind = OpKind::kAdd},   {shape, shape}, {shape}, type.dtype,
+                    {type.dtype, type.dtype}, {type.dtype}};
+  return costs.Kernel(add, false).us;
+}
+
 /// Copies the profile of a layer's kind.
 void TakePart(Part part, const LayerProfile& from, LayerProfile& to) {
   to.memory[part] = from.memory[part];
@@ -394,9 +402,12 @@ void LayerProfiler::Read(size_t kind, RecomputeMode mode, const Costs* costs, La
   ReadWork(example, profile);
   if (costs != nullptr) ReadTimes(example, *costs, profile);
   if (!example.has_ends) return;
+  const Value* stream = nullptr;
   for (const Value& v : c.graph->values)
-    if (v.layout == "batch,stream,embed" && v.frequency == Frequency::kMicrobatch)
-      profile.stream_bytes = Volume(LocalShape(v.type, c.mesh, {})) * SizeOf(v.type.dtype);
+    if (v.layout == "batch,stream,embed" && v.frequency == Frequency::kMicrobatch) stream = &v;
+  if (stream == nullptr) return;
+  profile.stream_bytes = Volume(LocalShape(stream->type, c.mesh, {})) * SizeOf(stream->type.dtype);
+  if (costs != nullptr) profile.stream_add_us = AddUs(stream->type, c.mesh, *costs);
 }
 
 LayerProfile ProfileLayers(const Deck& deck, const Layout& layout, const Costs* costs) {

@@ -77,6 +77,7 @@ struct LayerProfile {
   ByPart<double> kernel_work;          ///< the same without messages
   int64_t prepared = 0;                ///< step values that all parts share (rope table)
   int64_t stream_bytes = 0;            ///< a microbatch's residual stream: the message between stages
+  double stream_add_us = 0;            ///< of the sum that a stage sends, which inside a stage the next norm makes
   int element_bytes = 2;               ///< of a compute weight
   int gradient_bytes = 4;              ///< of an element of a gradient that is sent
   int regather_group = 0;              ///< of the deck

@@ -281,7 +281,7 @@ TEST(Formula, OrdersLayoutsAsTheSimulatorDoes) {
   }
 }
 
-// A W that is a job of its own has little to hide reductions under, and the next job's gathers come behind them.
+// A W that is a job of its own has little to hide reductions under, and the next job's gathers queue after them.
 TEST(Formula, FollowsReductionsUnderADeferredW) {
   const std::vector<std::string> keys = {"parallel.tp=1",
                                          "parallel.cp=1",

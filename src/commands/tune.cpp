@@ -88,9 +88,8 @@ class Printer {
     fmt::print(
         "simulated   {} of {} compiled{}{}\n", result_.ranking.size(), result_.compiled,
         result_.compiled_too_large > 0 ? fmt::format("; {} did not fit once compiled", result_.compiled_too_large) : "",
-        result_.expected_too_large > 0
-            ? fmt::format("; {} others of these kinds would not fit either", result_.expected_too_large)
-            : "");
+        result_.expected_too_large > 0 ? fmt::format("; {} others are not expected to fit", result_.expected_too_large)
+                                       : "");
     if (!result_.offload.empty())
       fmt::print("offload     {}, since nothing fits without; of the fastest, what \"auto\" takes if that is faster\n",
                  result_.offload);

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "espalier/deck/expert_parallel.hpp"
 #include "espalier/graph/rewriter.hpp"
 #include "espalier/graph/transfers.hpp"
 #include "espalier/ops/op.hpp"
@@ -85,7 +86,8 @@ class Overlapper {
 
 void OverlapTensor(Graph& graph, const PassContext& context) {
   const Deck::Overlap& overlap = context.deck.overlap;
-  if ((overlap.tensor && context.mesh.Degree(Axis::kTp) > 1) || (overlap.experts && context.mesh.Degree(Axis::kEp) > 1))
+  if ((overlap.tensor && context.mesh.Degree(Axis::kTp) > 1) ||
+      (overlap.experts && HasExpertLane(context.deck.parallel)))
     Overlapper(graph, overlap).Run();
 }
 

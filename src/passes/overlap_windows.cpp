@@ -44,6 +44,7 @@
 #include <map>
 #include <numeric>
 
+#include "espalier/deck/expert_parallel.hpp"
 #include "espalier/graph/rewriter.hpp"
 #include "espalier/graph/transfers.hpp"
 #include "espalier/ops/list_schedule.hpp"
@@ -207,7 +208,7 @@ class WindowOverlapper {
 void OverlapWindows(Graph& graph, const PassContext& context) {
   const Deck::Overlap& overlap = context.deck.overlap;
   if ((overlap.context && context.mesh.Degree(Axis::kCp) > 1) ||
-      (overlap.experts && context.mesh.Degree(Axis::kEp) > 1))
+      (overlap.experts && HasExpertLane(context.deck.parallel)))
     WindowOverlapper(graph, context).Run();
 }
 

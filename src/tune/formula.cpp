@@ -1,7 +1,10 @@
 #include "tune/formula.hpp"
 
 #include <algorithm>
+#include <initializer_list>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "tune/walk.hpp"
 
@@ -10,11 +13,25 @@ namespace {
 
 constexpr int64_t kScalar = 4;  // bytes of a sum of squares
 
-/// Ranks 0, stride, 2 stride, ...
-GroupPlace PlaceOfGroup(int ranks, int stride, int ranks_per_node) {
-  if (ranks == 1) return {};
-  const int on_node = std::clamp(ranks_per_node / std::max(1, stride), 1, ranks);
+/// Ranks of an axis: 0, stride, 2 stride, ...
+struct Row {
+  int ranks = 1, stride = 1;
+};
+/// A lattice of ranks.
+GroupPlace PlaceOfGroup(std::initializer_list<Row> rows, int ranks_per_node) {
+  int ranks = 1, on_node = 1;
+  for (const Row& row : rows) {
+    ranks *= row.ranks;
+    on_node *= std::clamp(ranks_per_node / row.stride, 1, row.ranks);
+  }
   return {ranks, (ranks + on_node - 1) / on_node, on_node};
+}
+/// The ranks that share out the state of parameters with these owners.
+GroupPlace PlaceOfOwners(const OwnersOfState& owners, const Layout& l, int ranks_per_node) {
+  return PlaceOfGroup({{owners.tp ? l.tp : 1, 1},
+                       {owners.cp ? l.cp : 1, l.tp},
+                       {l.dp_shard / owners.dp_stride, l.tp * l.cp * owners.dp_stride}},
+                      ranks_per_node);
 }
 
 double CollectiveUs(const Costs& costs, OpKind kind, double bytes, const GroupPlace& place) {
@@ -170,38 +187,41 @@ class StepFormula {
 
 DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, const Costs& costs) {
   const Cluster& cluster = costs.cluster();
-  const int shards = layout.Shards();
-  const GroupPlace shard_place = PlaceOfGroup(shards, layout.tp, cluster.NearRanks());
-  const GroupPlace copy_place = PlaceOfGroup(layout.dp_replicate, layout.tp * shards, cluster.NearRanks());
+  const int near = cluster.NearRanks();
+  const GroupPlace shard_place = PlaceOfOwners({}, layout, near);
+  const GroupPlace copy_place = PlaceOfGroup({{layout.dp_replicate, layout.tp * layout.Shards()}}, near);
   const int gather_ranks = GatherRanks(profile, layout);
-  const bool groups = gather_ranks < shards;
-  const GroupPlace gather_place =
-      groups ? PlaceOfGroup(gather_ranks, layout.tp * layout.cp, cluster.NearRanks()) : shard_place;
+  const bool groups = gather_ranks < layout.Shards();
+  const GroupPlace group_place = PlaceOfGroup({{gather_ranks, layout.tp * layout.cp}}, near);
   const double wire = cluster.gradient_bytes > 0 ? cluster.gradient_bytes : profile.gradient_bytes;
   DataParallelTimes times;
   times.parts.resize(profile.memory.size());
-  if (shards > 1) times.slowdown = SlowdownAt(shard_place.nodes > 1 ? Port::kNetwork : Port::kNode, cluster);
+  if (layout.Shards() > 1) times.slowdown = SlowdownAt(shard_place.nodes > 1 ? Port::kNetwork : Port::kNode, cluster);
   for (Part part = 0; part < times.parts.size(); ++part) {
-    int64_t whole = 0, shard = 0, gathered = 0, reduced = 0;
+    PartSync& sync = times.parts[part];
+    int64_t shard = 0;
+    std::map<OwnersOfState, std::pair<int64_t, int64_t>> messages;  // elements gathered and reduced
     for (const ParameterShape& parameter : profile.memory[part].parameters) {
       const int64_t own = parameter.Shard(layout), others = parameter.Shards(layout) - 1;
-      whole += parameter.Elements();
       shard += own;
+      auto& [gathered, reduced] = messages[parameter.owners];
       reduced += own * others;
       gathered += groups ? parameter.ShardOver(gather_ranks, 1) * (gather_ranks - 1) : own * others;
     }
+    for (const auto& [owners, elements] : messages) {
+      const GroupPlace place = PlaceOfOwners(owners, layout, near);
+      sync.gather_us +=
+          CollectiveUs(costs, OpKind::kAllGather, static_cast<double>(elements.first * profile.element_bytes),
+                       groups ? group_place : place);
+      sync.reduce_us += CollectiveUs(costs, OpKind::kReduceScatter, static_cast<double>(elements.second) * wire, place);
+    }
     const auto elements = static_cast<double>(shard);
     const double copies = 2.0 * (layout.dp_replicate - 1) / layout.dp_replicate;
-    PartSync& sync = times.parts[part];
-    if (whole == 0) continue;
-    sync.gather_us =
-        CollectiveUs(costs, OpKind::kAllGather, static_cast<double>(gathered * profile.element_bytes), gather_place);
-    sync.reduce_us = CollectiveUs(costs, OpKind::kReduceScatter, static_cast<double>(reduced) * wire, shard_place) +
-                     CollectiveUs(costs, OpKind::kAllReduce, elements * wire * copies, copy_place);
+    sync.reduce_us += CollectiveUs(costs, OpKind::kAllReduce, elements * wire * copies, copy_place);
     sync.update_us = elements * profile.step_us_per_element;
   }
-  const GroupPlace tensor_place = PlaceOfGroup(layout.tp, 1, cluster.NearRanks());
-  const GroupPlace stage_place = PlaceOfGroup(layout.pp, layout.Ranks() / layout.pp, cluster.NearRanks());
+  const GroupPlace tensor_place = PlaceOfGroup({{layout.tp, 1}}, near);
+  const GroupPlace stage_place = PlaceOfGroup({{layout.pp, layout.Ranks() / layout.pp}}, near);
   times.norm_us = CollectiveUs(costs, OpKind::kAllReduce, kScalar, shard_place) +
                   CollectiveUs(costs, OpKind::kAllReduce, kScalar, tensor_place) +
                   CollectiveUs(costs, OpKind::kAllGather, kScalar, stage_place);

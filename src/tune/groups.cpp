@@ -22,10 +22,8 @@ std::vector<int> Degrees(int ranks) {
   return divisors;
 }
 
-/// Checks the relations of tp, cp, ep and the model, with all other degrees 1.
-bool SuitsModel(const Deck& deck, const Group& group) {
-  Deck changed = deck;
-  Deck::Parallel& p = changed.parallel;
+/// [parallel] with the degrees of a group, and all others as small as they can be.
+Deck::Parallel SmallestOf(Deck::Parallel p, const Group& group) {
   p.pp = p.dp_replicate = p.dp_shard = 1;
   p.regather_group = 0;
   p.cp = group.cp;
@@ -33,6 +31,14 @@ bool SuitsModel(const Deck& deck, const Group& group) {
   p.ep = group.ep;
   p.context = group.context;
   p.dp_shard = ExpertParallelOf(p).dp_shard;
+  return p;
+}
+
+/// Checks the relations of tp, cp, ep and the model.
+bool SuitsModel(const Deck& deck, const Group& group) {
+  Deck changed = deck;
+  Deck::Parallel& p = changed.parallel;
+  p = SmallestOf(p, group);
   changed.pipeline.schedule = ScheduleKind::k1F1B;
   changed.pipeline.chunks = 1;
   changed.pipeline.split.clear();
@@ -86,7 +92,9 @@ Groups GroupsOf(const SearchContext& c) {
         for (int ep : ExpertDegrees(c)) {
           const Group group{tp, cp, mode, ep};
           if (!SuitsModel(c.deck, group)) continue;
-          const bool near = ep <= c.costs.cluster().NearRanks() || c.fixed.Has("parallel.ep");
+          const Deck::Parallel p = SmallestOf(c.deck.parallel, group);
+          const int span = SpanOf(ExpertParallelOf(p), p);
+          const bool near = span <= c.costs.cluster().NearRanks() || c.fixed.Has("parallel.ep");
           if (one_node && long_enough && near) found.groups.push_back(group);
           found.tp_crosses_nodes = found.tp_crosses_nodes || !one_node;
           found.cp_too_short = found.cp_too_short || (one_node && !long_enough);

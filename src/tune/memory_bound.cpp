@@ -1,6 +1,7 @@
 #include "tune/memory_bound.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "espalier/program/compile.hpp"
 
@@ -9,21 +10,35 @@ namespace {
 
 constexpr int64_t kMaster = 4;  // bytes of an fp32 element
 
+/// The message that gathers the parameters of a part that the same ranks share out, or reduces their gradients, in
+/// elements. A single parameter is gathered in place, and its gradient sent in place; others pass through a workspace
+/// (CommWorkspaceBytes).
+struct Message {
+  int64_t parameters = 0, elements = 0, elements_of_shards = 0, shards = 1;
+  void Add(int64_t whole, int64_t shard, int64_t shards_of_whole) {
+    ++parameters;
+    elements += whole;
+    elements_of_shards += shard;
+    shards = shards_of_whole;
+  }
+  int64_t GatherWorkspace() const { return parameters > 1 ? elements : 0; }
+  int64_t ReduceWorkspace() const {
+    const int64_t sent = parameters > 1 ? elements - elements_of_shards : 0;
+    return sent + (shards - 1) * elements_of_shards;
+  }
+};
+
+/// Several messages of a part need memory at different times. Counted are the values of one and its workspace, or when
+/// the last weights are gathered, all and the smallest workspace.
 PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, const Layout& layout) {
   PartStates states;
   const bool again = layout.GathersAgain();
-  // Workspace (CommWorkspaceBytes) is counted of the messages of parameters that all ranks share out. The shard of a
-  // single parameter is sent, and gathered, in place.
-  int64_t parameters = 0, elements = 0, elements_of_shards = 0;
+  std::map<OwnersOfState, Message> messages;
   for (const ParameterShape& parameter : memory.parameters) {
     const int64_t shard = parameter.Shard(layout), whole = parameter.Elements();
     const int64_t weight = whole * profile.element_bytes;
     const bool sharded = parameter.Shards(layout) > 1;
-    if (parameter.Shards(layout) == layout.Shards()) {
-      ++parameters;
-      elements += whole;
-      elements_of_shards += shard;
-    }
+    if (sharded) messages[parameter.owners].Add(whole, shard, parameter.Shards(layout));
     if (profile.copies_weights) states.bytes += Aligned(shard * profile.element_bytes);
     for (int64_t bytes : parameter.state_bytes) states.bytes += Aligned(bytes * shard);
     if (layout.ShardsGradients() && profile.keeps_gradients) states.bytes += Aligned(kMaster * shard);
@@ -38,14 +53,18 @@ PartStates StatesOfPart(const LayerProfile& profile, const PartMemory& memory, c
     if (!layout.ShardsGradients() && profile.keeps_gradients) states.bytes += Aligned(bytes);
     if (layout.ReducesEach() && layout.DataParallel() * layout.cp > 1) states.raw_gradients += bytes;
   }
-  if (again && parameters > 1) states.gathering = profile.element_bytes * elements;
-  // Gradients that are sent rounded: when the message starts, rounded copies have replaced them.
-  if (states.raw_gradients > 0 && layout.Shards() > 1 && layout.ShardsGradients()) {
-    const int64_t sent = parameters > 1 ? elements - elements_of_shards : 0;
-    const int64_t received = (layout.Shards() - 1) * elements_of_shards;
-    states.reducing = std::max<int64_t>(
-        0, profile.gradient_bytes * (states.raw_gradients / kMaster + sent + received) - states.raw_gradients);
+  if (messages.empty()) return states;
+  const int64_t bytes = profile.element_bytes;
+  int64_t least = std::numeric_limits<int64_t>::max(), most = 0, reducing = 0;
+  for (const auto& [owners, message] : messages) {
+    least = std::min(least, bytes * message.GatherWorkspace());
+    most = std::max(most, bytes * (message.elements + message.GatherWorkspace()));
+    // Gradients that are sent rounded: when the message starts, rounded copies have replaced them.
+    reducing = std::max(reducing, profile.gradient_bytes * (message.elements + message.ReduceWorkspace()));
   }
+  if (again) states.gathering = std::max(least, most - states.gathered);
+  if (states.raw_gradients > 0 && layout.ShardsGradients())
+    states.reducing = std::max<int64_t>(0, reducing - states.raw_gradients);
   return states;
 }
 
@@ -163,6 +182,12 @@ ByPart<PartStates> StatesOf(const LayerProfile& profile, const Layout& layout) {
   ByPart<PartStates> states;
   for (const PartMemory& memory : profile.memory) states.push_back(StatesOfPart(profile, memory, layout));
   return states;
+}
+
+std::vector<int64_t> LeastBytesOfStages(const MemoryQuestion& question) {
+  std::vector<int64_t> bytes;
+  for (const StageFlights& flights : question.flights) bytes.push_back(Stage(question, flights).LeastBytes());
+  return bytes;
 }
 
 int64_t LeastBytes(const MemoryQuestion& question, int64_t enough) {

@@ -41,6 +41,9 @@ struct MemoryQuestion {
   int prefetch = 0;  ///< layers whose weights are gathered ahead
 };
 
+/// Bytes of each stage.
+std::vector<int64_t> LeastBytesOfStages(const MemoryQuestion& question);
+
 /// Bytes of the stage that needs most, or of the first that needs more than `enough`.
 int64_t LeastBytes(const MemoryQuestion& question, int64_t enough = std::numeric_limits<int64_t>::max());
 

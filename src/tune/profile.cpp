@@ -151,11 +151,14 @@ class MemoryReader {
     const int state = value.kind == ValueKind::kCache ? graph_.Find(StateName(value.name)) : weight;
     Type type = graph_.value(state).type;
     const Deck::Parallel& p = example_.c.deck.parallel;
-    const bool shared = graph_.value(state).layout.starts_with("experts");
-    const AxisSet shards = shared ? kStateAxes - ExpertAxes(p) : kStateAxes;
-    for (std::vector<Axis>& dim : type.placements.dims) std::erase_if(dim, [&](Axis a) { return shards.Has(a); });
-    const ExpertParallel experts = shared ? ExpertParallelOf(p) : ExpertParallel{};
-    return {LocalShape(type, mesh_, {}), BackwardReads(weight, layer), StateBytes(state), experts.dp_shard, experts.cp};
+    const std::string_view names = graph_.value(state).layout;
+    const bool experts = names.starts_with("experts");
+    const AxisSet owners = StateAxesOf(names) - (experts ? ExpertAxes(p) : AxisSet{});
+    for (std::vector<Axis>& dim : type.placements.dims) std::erase_if(dim, [&](Axis a) { return owners.Has(a); });
+    return {LocalShape(type, mesh_, {}),
+            BackwardReads(weight, layer),
+            StateBytes(state),
+            {experts ? ExpertParallelOf(p).dp_shard : 1, owners.Has(Axis::kCp), owners.Has(Axis::kTp)}};
   }
   /// The bytes of an element of a master and of each of its moments.
   std::vector<int64_t> StateBytes(int master) const {
@@ -300,8 +303,9 @@ void ReadTimes(const Example& example, const Costs& costs, LayerProfile& profile
 /// Time of a kernel that adds two such tensors.
 double AddUs(const Type& type, const Mesh& mesh, const Costs& costs) {
   const Shape shape = LocalShape(type, mesh, {});
-  const LocalOp add{{.kind = OpKind::kAdd},   {shape, shape}, {shape}, type.dtype,
-                    {type.dtype, type.dtype}, {type.dtype}};
+  Op add_op;
+  add_op.kind = OpKind::kAdd;
+  const LocalOp add{add_op, {shape, shape}, {shape}, type.dtype, {type.dtype, type.dtype}, {type.dtype}};
   return costs.Kernel(add, false).us;
 }
 
@@ -334,10 +338,10 @@ void LeaveOutOffloaded(const Deck& deck, LayerProfile& profile) {
 
 }  // namespace
 
-int64_t ParameterShape::ShardOver(int64_t dp_shard, int64_t cp) const {
-  const int64_t length = local[StateDim(local, dp_shard * cp)];
+int64_t ParameterShape::ShardOver(int64_t dp_shard, int64_t others) const {
+  const int64_t length = local[StateDim(local, dp_shard * others)];
   const int64_t shard = (length + dp_shard - 1) / dp_shard;
-  return length == 0 ? 0 : (shard + cp - 1) / cp * (Elements() / length);
+  return length == 0 ? 0 : (shard + others - 1) / others * (Elements() / length);
 }
 
 int GatherRanks(const LayerProfile& profile, const Layout& layout) {

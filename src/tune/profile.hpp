@@ -20,22 +20,30 @@
 
 namespace espalier {
 
+/// The ranks that share out the state of a parameter: every `dp_stride`-th of dp_shard, since the ranks between have
+/// other experts, and those of cp and tp if they do not differ in the parameter.
+struct OwnersOfState {
+  int dp_stride = 1;
+  bool cp = true, tp = false;
+  auto operator<=>(const OwnersOfState&) const = default;
+};
+
 /// A parameter on a rank with coordinate 0, before the optimizer state is shared out.
 struct ParameterShape {
   Shape local = {};                       ///< its shape
   bool in_backward = true;                ///< backward of the same part reads the weight; that of an embedding does not
   std::vector<int64_t> state_bytes = {};  ///< of an element of the master and of each of the optimizer's states
-  /// For experts: how many ranks of dp_shard have other experts, and whether those of cp have.
-  int64_t shared_dp = 1;
-  bool shared_cp = false;
+  OwnersOfState owners = {};
   int64_t Elements() const { return Volume(local); }
-  /// Ranks among which its state is sharded.
-  int64_t Shards(const Layout& layout) const { return layout.dp_shard / shared_dp * (shared_cp ? 1 : layout.cp); }
-  /// Elements of the largest of these shards (nested, see ShardOf).
-  int64_t Shard(const Layout& layout) const {
-    return ShardOver(layout.dp_shard / shared_dp, shared_cp ? 1 : layout.cp);
+  /// Ranks among which its state is shared out.
+  int64_t Shards(const Layout& l) const {
+    return l.dp_shard / owners.dp_stride * (owners.cp ? l.cp : 1) * (owners.tp ? l.tp : 1);
   }
-  int64_t ShardOver(int64_t dp_shard, int64_t cp) const;
+  /// Elements of the largest of these shards (nested, see ShardOf).
+  int64_t Shard(const Layout& l) const {
+    return ShardOver(l.dp_shard / owners.dp_stride, (owners.cp ? l.cp : 1) * (owners.tp ? l.tp : 1));
+  }
+  int64_t ShardOver(int64_t dp_shard, int64_t others) const;
 };
 
 /// Bytes of one part on the rank with coordinate 0. Activations are those of a microbatch of one sequence: others have

@@ -5,6 +5,7 @@
 
 #include "espalier/model/model.hpp"
 #include "espalier/util/error.hpp"
+#include "tune/memory_surplus.hpp"
 
 namespace espalier {
 namespace {
@@ -173,7 +174,9 @@ void Scorer::ScoreSettings(const Layout& base, std::vector<Scored>& fitting, Spa
       const int64_t enough = std::max(context_.memory_bytes, counts.smallest_bytes);  // more is not even the smallest
       const int64_t least = LeastBytesOf(l, chunks, counts.smallest ? enough : kNoLimit);
       if (least <= context_.memory_bytes) {
-        fitting.push_back({l, {}, least, TimeOf(l, chunks, LeastUs)});
+        Scored scored{.layout = l, .split = {}, .least_bytes = least};
+        scored.least_us = TimeOf(l, chunks, LeastUs);
+        fitting.push_back(std::move(scored));
         continue;
       }
       ++counts.too_large;
@@ -183,7 +186,7 @@ void Scorer::ScoreSettings(const Layout& base, std::vector<Scored>& fitting, Spa
 
 Scored Scorer::Score(const Layout& layout, const std::vector<int64_t>& split) {
   const std::vector<ChunkParts>& chunks = split.empty() ? ChunksOf(layout) : PartsOf(context_.deck.model, split);
-  Scored scored{layout, split, LeastBytesOf(layout, chunks)};
+  Scored scored{.layout = layout, .split = split, .least_bytes = LeastBytesOf(layout, chunks)};
   if (scored.least_bytes > context_.memory_bytes) return scored;
   scored.least_us = TimeOf(layout, chunks, LeastUs);
   scored.us = TimeOf(layout, chunks, FormulaUs);
@@ -191,6 +194,12 @@ Scored Scorer::Score(const Layout& layout, const std::vector<int64_t>& split) {
 }
 
 void Scorer::Time(Scored& scored) { scored.us = TimeOf(scored.layout, ChunksOf(scored.layout), FormulaUs); }
+
+void Scorer::ExpectPeak(Scored& scored) {
+  const Layout& l = scored.layout;
+  scored.expected_bytes =
+      scored.least_bytes + SurplusOf(context_.deck, l, Microbatches(l), MemoryProfileOf(l), StatesOf(l));
+}
 
 int64_t Scorer::InstructionsOf(const Layout& layout) {
   const ByPart<int64_t>& of = ProfileOf(layout).instructions;

@@ -56,8 +56,9 @@ struct Scored {
   Layout layout;
   std::vector<int64_t> split;  ///< layers per chunk; empty: balanced by flops
   int64_t least_bytes = 0;
-  double least_us = 0;  ///< LeastUs
-  double us = 0;        ///< FormulaUs
+  int64_t expected_bytes = 0;  ///< the bound and the surplus of a smaller model; 0: not asked
+  double least_us = 0;         ///< LeastUs
+  double us = 0;               ///< FormulaUs
 };
 
 /// Counts of a search. Settings of a layout that make the same program count once.
@@ -107,6 +108,8 @@ class Scorer {
   Scored Score(const Layout& layout, const std::vector<int64_t>& split);
   /// Replays the schedule of one that ScoreAll made. Thread-safe: all that it needs is known since then.
   void Time(Scored& scored);
+  /// Sets `expected_bytes` of one that ScoreAll or Score made. Thread-safe as Time.
+  void ExpectPeak(Scored& scored);
   /// Approximate number of instructions of the programs of all stages.
   int64_t InstructionsOf(const Layout& layout);
   /// Layers per chunk that balance the times of the formula rather than FLOPs; empty if that is the same.

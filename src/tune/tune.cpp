@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <tuple>
 
 #include "espalier/deck/offload.hpp"
@@ -13,6 +12,7 @@
 #include "espalier/util/parallel.hpp"
 #include "espalier/util/units.hpp"
 #include "tune/choose.hpp"
+#include "tune/expected_peaks.hpp"
 #include "tune/rejections.hpp"
 #include "tune/trial.hpp"
 
@@ -27,6 +27,7 @@ constexpr size_t kEnoughFit = 5;            // fitting layouts that end the roun
 constexpr size_t kTriedAtOnce = 4;          // layouts that are compiled before the next are judged by them
 constexpr int64_t kLong = 20;               // parts of the instructions of a search: longer programs must promise more
 constexpr double kLeastRatio = 0.95;        // of a simulated step and its formula, unless a lower one is found
+constexpr size_t kMostSmallerModels = 8;    // for each layout that may be simulated
 constexpr size_t kRefinedOffloads = 3;      // candidates whose shares on the host are chosen anew
 constexpr int kSimulatedForFewest = 6;      // candidates for a smaller number of ranks
 constexpr double kShareStep = 0.05;         // measured shares that differ by less count as equal
@@ -132,7 +133,8 @@ class Search {
                       context_.costs.cluster().NearRanks()));
     if (groups.ep_crosses_nodes)
       result_.rules.push_back(
-          fmt::format("ep above {} crosses nodes and was left out (--fix parallel.ep keeps the deck's)",
+          fmt::format("ep that spans more than {} ranks, with the cp and tp between, crosses nodes and was left out "
+                      "(--fix parallel.ep keeps the deck's)",
                       context_.costs.cluster().NearRanks()));
     if (groups.cp_too_short)
       result_.rules.push_back("cp that leaves a rank fewer than 1,024 tokens of a sequence was left out above cp 4");
@@ -247,7 +249,7 @@ class Search {
     tried_.resize(scored_.size());
     const auto most = static_cast<size_t>(options_.simulated), enough = std::min(kEnoughFit, (most + 1) / 2);
     for (int round = 0; round == 0 || (round < kRounds && CountFitting() < enough); ++round) {
-      std::vector<size_t> next = ChooseOpen(most, std::numeric_limits<int64_t>::max());
+      std::vector<size_t> next = ChooseFitting(most);
       if (next.empty()) break;
       if (round == 0) PutOwnFirst(next);
       const size_t hopeless = TryInTurn(next);
@@ -255,7 +257,20 @@ class Search {
     }
     result_.compiled = std::ssize(chosen_);
     for (size_t i = 0; i < scored_.size(); ++i)
-      if (!tried_[i] && !MayFit(scored_[i])) ++result_.expected_too_large;
+      if (!tried_[i] && !peaks_.MayFit(scored_[i])) ++result_.expected_too_large;
+  }
+  /// The best of the layouts that were not tried. Smaller models say which do not fit; the next take their places.
+  std::vector<size_t> ChooseFitting(size_t count) {
+    for (size_t smaller_models = 0;;) {
+      std::vector<size_t> chosen = ChooseOpen(count, std::numeric_limits<int64_t>::max()), open;
+      for (size_t i : chosen)
+        if (scored_[i].expected_bytes == 0 && peaks_.IsUncertain(scored_[i])) open.push_back(i);
+      if (open.empty() || smaller_models >= kMostSmallerModels * count || LeavesMemoryOpen(deck_)) return chosen;
+      smaller_models += open.size();
+      ParallelFor(
+          open.size(), [&](size_t i) { scorers_[scorer_of_[open[i]]].ExpectPeak(scored_[open[i]]); }, options_.threads);
+      for (size_t i : open) peaks_.NoteExpected(scored_[i]);
+    }
   }
   /// The best of the layouts that may fit and were not tried, with programs of up to `longest` instructions, as indices
   /// of the scored.
@@ -264,7 +279,7 @@ class Search {
     std::vector<Scored> scored;
     std::vector<int64_t> lengths;
     for (size_t i = 0; i < scored_.size(); ++i) {
-      if (tried_[i] || instructions_[i] > longest || !MayFit(scored_[i])) continue;
+      if (tried_[i] || instructions_[i] > longest || !peaks_.MayFit(scored_[i])) continue;
       open.push_back(i);
       scored.push_back(scored_[i]);
       lengths.push_back(instructions_[i]);
@@ -290,7 +305,7 @@ class Search {
     for (size_t begin = 0; begin < layouts.size(); begin += kTriedAtOnce) {
       const size_t end = std::min(begin + kTriedAtOnce, layouts.size());
       std::vector<size_t> few(layouts.data() + begin, layouts.data() + end);
-      std::erase_if(few, [&](size_t i) { return !MayFit(scored_[i]); });
+      std::erase_if(few, [&](size_t i) { return !peaks_.MayFit(scored_[i]); });
       hopeless += std::erase_if(few, [&](size_t i) { return IsHopeless(i); });
       TryAll(few);
     }
@@ -306,11 +321,7 @@ class Search {
         options_.threads);
     for (size_t i = 0; i < layouts.size(); ++i) {
       const Scored& scored = scored_[layouts[i]];
-      if (trials[i].peak_bytes > 0) {
-        const double excess = static_cast<double>(trials[i].peak_bytes) / static_cast<double>(scored.least_bytes);
-        double& least = least_excess_.try_emplace(KindOf(scored.layout), excess).first->second;
-        least = std::min(least, excess);
-      }
+      if (trials[i].peak_bytes > 0) peaks_.NoteCompiled(scored, trials[i].peak_bytes);
       if (trials[i].step_us > 0) {
         fastest_us_ = std::min(fastest_us_, trials[i].step_us);
         least_ratio_ = std::min(least_ratio_, trials[i].step_us / scored.us);
@@ -322,18 +333,6 @@ class Search {
   }
   size_t CountFitting() const {
     return static_cast<size_t>(std::ranges::count_if(trials_, [](const Trial& t) { return t.fits; }));
-  }
-
-  /// Layouts of a kind exceed their lower bounds on memory alike.
-  using Kind = std::tuple<ScheduleKind, bool, RecomputeMode, bool, bool>;
-  static Kind KindOf(const Layout& l) {
-    return {l.schedule, l.interleave, l.recompute, l.GathersAgain(), l.ReducesEach()};
-  }
-  /// False if its peak is too large even if it exceeds the lower bound as little as any compiled layout of its kind.
-  bool MayFit(const Scored& scored) const {
-    const auto least = least_excess_.find(KindOf(scored.layout));
-    return least == least_excess_.end() ||
-           least->second * static_cast<double>(scored.least_bytes) <= static_cast<double>(context_.memory_bytes);
   }
 
   /// Its programs are long, and it is no near tie of the fastest even if the formula is as far above its simulation as
@@ -431,7 +430,7 @@ class Search {
   std::vector<size_t> chosen_;         // indices of the compiled, in their order
   std::vector<Trial> trials_;
   double fastest_us_ = std::numeric_limits<double>::max(), least_ratio_ = kLeastRatio;
-  std::map<Kind, double> least_excess_;  // of the peaks of compiled layouts over their lower bounds
+  ExpectedPeaks peaks_{context_.memory_bytes};
   TuneResult result_;
 };
 

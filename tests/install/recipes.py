@@ -25,7 +25,7 @@ NAMES = [
     ("libtomlplusplus-dev", WRAP, "tomlplusplus"), ("libutf8proc-dev", "utf8proc", "utf8proc"),
     ("nlohmann-json3-dev", WRAP, "nlohmann-json"), ("openmpi-bin", TOOLCHAIN, "mpi"), ("python3", "Python", "python"),
 ]
-NOT_IN_RECIPES = {"ccache"}  # faster, no more
+NOT_IN_RECIPES = {"ccache", "libjemalloc-dev"}  # faster, no more
 
 
 def project_version():

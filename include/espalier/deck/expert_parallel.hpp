@@ -21,6 +21,18 @@ constexpr ExpertParallel ExpertParallelOf(const Deck::Parallel& p) {
   return e;
 }
 
+/// Ranks from the first to the last of those that share experts.
+constexpr int SpanOf(const ExpertParallel& e, const Deck::Parallel& p) {
+  return e.dp_shard > 1 ? e.dp_shard * p.cp * p.tp : e.cp ? p.cp * p.tp : e.tp ? p.tp : 1;
+}
+
+/// Whether the ranks that share experts are neither ranks of tp alone nor of cp alone: their messages have a lane of
+/// their own.
+constexpr bool HasExpertLane(const Deck::Parallel& p) {
+  const ExpertParallel e = ExpertParallelOf(p);
+  return e.dp_shard > 1 || (e.cp && e.tp && p.cp > 1 && p.tp > 1);
+}
+
 /// Whether ranks differ only in their samples: along dp, apart from the part of ep that dp_shard has.
 constexpr bool HasReplicas(const Deck::Parallel& p) {
   return p.dp_replicate != 1 || p.dp_shard != ExpertParallelOf(p).dp_shard;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "espalier/graph/type.hpp"
 
@@ -15,6 +16,12 @@ inline int64_t ShardsOf(const Type& type, size_t dim, const Mesh& mesh) {
   int64_t shards = 1;
   for (Axis a : type.placements.dims[dim]) shards *= mesh.Degree(a);
   return shards;
+}
+
+/// The axes over which ZeRO shards a state of this layout, as far as they do not shard it anyway: for experts also tp,
+/// whose ranks have the same experts and other tokens, or other experts.
+inline AxisSet StateAxesOf(std::string_view layout) {
+  return layout.starts_with("expert") ? kStateAxes | kTensorAxes : kStateAxes;
 }
 
 /// The dim on which ZeRO shards a state, of which other axes leave `local`: the first with an element for each of

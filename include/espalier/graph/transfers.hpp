@@ -58,9 +58,11 @@ inline bool IsContextTransfer(const Graph& graph, const Op& op) {
   return (IsCollective(op.kind) || op.kind == OpKind::kRingShift) && (op.role == Role::kF || op.role == Role::kB) &&
          op.Axes() == AxisSet{Axis::kCp} && ReadsMicrobatch(graph, op);
 }
-/// A gather or reduction of tokens, or of their gradients, over ranks that share experts.
+/// A gather or reduction of tokens, or of their gradients, over ranks that share experts, unless these are ranks of tp
+/// or of cp alone.
 inline bool IsExpertTransfer(const Graph& graph, const Op& op) {
-  return IsCollective(op.kind) && op.Axes().Has(Axis::kEp) && MovesActivations(graph, op);
+  return IsCollective(op.kind) && (op.Axes() - kNearAxes).Empty() &&
+         CarrierOf(op.Axes(), &AxisRow::activations) == CommAxis::kEp && MovesActivations(graph, op);
 }
 /// A message of parameters or their gradients, over axes other than tp. It moves no activations.
 inline bool IsWeightTransfer(const Graph& graph, const Op& op) {

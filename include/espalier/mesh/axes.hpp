@@ -161,11 +161,12 @@ constexpr AxisSet FactorsInside(Axis axis) {
   return factors;
 }
 
-/// Carries what moves over `axes`, by a column of their rows; where they differ, ep if it is one of them, else dp.
+/// Carries what moves over `axes`, by a column of their rows. Where they differ, the row of ep says it: such
+/// activations go to ranks that share experts.
 constexpr CommAxis CarrierOf(AxisSet axes, CommAxis AxisRow::*column) {
   for (const CommAxis carrier : kCommAxes)
     if ((axes - AxesWith(column, carrier)).Empty()) return carrier;
-  return axes.Has(Axis::kEp) && RowOf(Axis::kEp).*column == CommAxis::kEp ? CommAxis::kEp : CommAxis::kDp;
+  return RowOf(Axis::kEp).*column;
 }
 
 inline constexpr AxisSet kTensorAxes = FactorsOf(Axis::kTp);

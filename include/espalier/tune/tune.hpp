@@ -55,7 +55,7 @@ struct TuneResult {
   int64_t scored = 0;              ///< by formula: all others
   int64_t compiled = 0;            ///< of the best of these
   int64_t compiled_too_large = 0;  ///< of the compiled: those whose exact peak does not fit
-  int64_t expected_too_large = 0;  ///< not compiled, since similar ones did not fit
+  int64_t expected_too_large = 0;  ///< not compiled, since a smaller model, or similar ones, did not fit
   double margin = 0;               ///< relative: how far the second is from the first
   std::string offload;             ///< what is on the host, since nothing fits without; empty: what the deck says
   size_t near_ties = 0;            ///< how many others are within kModelError of the first

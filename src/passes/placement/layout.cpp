@@ -51,11 +51,6 @@ std::vector<Axis> AxesOf(std::string_view dim, const Deck& deck) {
   return {};
 }
 
-/// ZeRO also shards experts over tp, whose ranks have the same experts and other tokens, or other experts.
-AxisSet StateAxesOf(const Value& value) {
-  return value.layout.starts_with("expert") ? kStateAxes | kTensorAxes : kStateAxes;
-}
-
 }  // namespace
 
 Placements LayoutPlacements(const Value& value, const Deck& deck, const Mesh& mesh) {
@@ -78,7 +73,7 @@ Placements LayoutPlacements(const Value& value, const Deck& deck, const Mesh& me
   }
   if (state && !placements.dims.empty()) {
     const Shape local = LocalShape({value.type.dtype, value.type.shape, placements}, mesh, {});
-    const AxisSet axes = StateAxesOf(value) - placements.Sharded();
+    const AxisSet axes = StateAxesOf(value.layout) - placements.Sharded();
     std::vector<Axis>& dim = placements.dims[StateDim(local, mesh.GroupSize(axes))];
     for (Axis a : axes.List())
       if (mesh.Degree(a) > 1) dim.push_back(a);

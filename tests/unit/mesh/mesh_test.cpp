@@ -88,7 +88,7 @@ TEST(Axes, EachKindOfMessageHasItsCarrier) {
   EXPECT_EQ(CarrierOf({Axis::kTp}, &AxisRow::others), CommAxis::kTp);
   EXPECT_EQ(CarrierOf({Axis::kCp}, &AxisRow::activations), CommAxis::kCp);
   EXPECT_EQ(CarrierOf({Axis::kCp}, &AxisRow::others), CommAxis::kDp) << "gradients never hold up keys and values";
-  EXPECT_EQ(CarrierOf({Axis::kCp, Axis::kTp}, &AxisRow::activations), CommAxis::kDp);
+  EXPECT_EQ(CarrierOf({Axis::kCp, Axis::kTp}, &AxisRow::activations), CommAxis::kEp) << "tokens of shared experts";
   EXPECT_EQ(CarrierOf({Axis::kPp}, &AxisRow::others), CommAxis::kDp);
   EXPECT_EQ(CarrierOf({Axis::kEp}, &AxisRow::activations), CommAxis::kEp);
   EXPECT_EQ(CarrierOf({Axis::kEp, Axis::kTp}, &AxisRow::activations), CommAxis::kEp) << "one group of experts";

@@ -309,6 +309,43 @@ TEST(Formula, FollowsReductionsUnderADeferredW) {
     EXPECT_NEAR(scores.formula_us[i] / scores.simulated_us[i], 1, 0.02) << i;
 }
 
+// Ranks that share out the state of an expert are further apart than others, and have fewer ports of a node.
+TEST(Formula, FollowsTheMessagesOfExperts) {
+  for (const std::vector<std::string>& degrees :
+       {std::vector<std::string>{"parallel.tp=1", "parallel.cp=1", "parallel.ep=4", "parallel.dp_shard=64"},
+        std::vector<std::string>{"parallel.tp=2", "parallel.cp=2", "parallel.ep=4", "parallel.dp_shard=16"},
+        std::vector<std::string>{"parallel.tp=2", "parallel.cp=1", "parallel.ep=8", "parallel.dp_shard=32"}}) {
+    std::vector<std::string> keys = {"parallel.pp=1",
+                                     "parallel.dp_replicate=1",
+                                     "parallel.zero=3",
+                                     "parallel.reduce=microbatch",
+                                     "recompute.mode=full",
+                                     "parallel.context=all_gather",
+                                     "overlap.prefetch=1",
+                                     "recompute.regather=always",
+                                     "overlap.interleave=false",
+                                     "model.dim=2880",
+                                     "model.heads=64",
+                                     "model.kv_heads=8",
+                                     "model.head_dim=64",
+                                     "model.layers=12",
+                                     "model.seq_len=4096",
+                                     "batch.global=1024",
+                                     "experts.count=128",
+                                     "experts.per_token=4",
+                                     "experts.ffn_dim=2880"};
+    keys.insert(keys.end(), degrees.begin(), degrees.end());
+    std::vector<std::string> fixed;
+    for (const std::string& key : keys)
+      if (!key.starts_with("model") && !key.starts_with("experts") && !key.starts_with("batch.global"))
+        fixed.push_back(key.substr(0, key.find('=')));
+    const Scores scores = ScoreAndSimulate(ShortDeck(keys), 64, CostsOf("h100-8x400g"), fixed, 100);
+    ASSERT_GT(scores.formula_us.size(), 1u) << "microbatches";
+    for (size_t i = 0; i < scores.formula_us.size(); ++i)
+      EXPECT_NEAR(scores.formula_us[i] / scores.simulated_us[i], 1, 0.05) << i << testing::PrintToString(degrees);
+  }
+}
+
 TEST(Formula, HasTheSimulatedBestAmongItsFirstFifty) {
   const std::vector<std::pair<Deck, int>> decks = {{ShortDeck({"batch.global=32", "parallel.dp_shard=8"}), 8},
                                                    {ShortDeck({"model.layers=8", "model.seq_len=8192"}), 16},

@@ -57,6 +57,7 @@ class Draw {
     l.regather = static_cast<Regather>(Of({0, 1, 2}));
     l.prefetch = Of({0, 1, 2});
     l.interleave = Of({0, 1}) != 0;
+    l.ep = Of({1, 2, 4});
     return l;
   }
 
@@ -84,15 +85,19 @@ Deck RandomDeck(Draw& draw) {
   if (draw.Of({0, 0, 1}) == 1) overrides.push_back("precision.moments=bf16");
   if (std::ranges::count(overrides, "model.family=gpt2") == 0 && draw.Of({0, 0, 1}) == 1)
     overrides.push_back(fmt::format("model.mtp_layers={}", draw.Of({1, 2})));
+  if (std::ranges::count(overrides, "model.family=gpt2") == 0 && draw.Of({0, 1}) == 1)
+    overrides.insert(overrides.end(), {"experts.count=8", "experts.per_token=2", "experts.ffn_dim=40",
+                                       fmt::format("experts.first_layer={}", draw.Of({0, 2}))});
   return SmallDeck(overrides);
 }
 
 TEST(MemoryBound, IsAtMostThePeakOfRandomDecks) {
   Draw draw(20261122);
   int compiled = 0;
-  for (int i = 0; i < 1500 && compiled < 150; ++i) {
+  for (int i = 0; i < 2500 && compiled < 150; ++i) {
     Deck deck = RandomDeck(draw);
-    const struct Layout layout = draw.Random();
+    struct Layout layout = draw.Random();
+    if (deck.model.experts.count == 0) layout.ep = 1;
     SetLayout(deck, layout);
     if (!IsValid(deck, layout.Ranks())) continue;
     const Bounds bounds = BoundsOf(deck);
@@ -108,7 +113,8 @@ TEST(MemoryBound, IsAtMostThePeakOfLongSequences) {
   int compiled = 0;
   for (int i = 0; i < 500 && compiled < 30; ++i) {
     Deck deck = ShortDeck({"model.layers=6"});
-    const struct Layout layout = draw.Random();
+    struct Layout layout = draw.Random();
+    layout.ep = 1;
     SetLayout(deck, layout);
     if (!IsValid(deck, layout.Ranks())) continue;
     const Bounds bounds = BoundsOf(deck);

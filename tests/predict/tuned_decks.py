@@ -12,7 +12,7 @@ INPUTS = pathlib.Path(ROOT, "inputs")
 ON_ONE_MACHINE = {"deepseek/tiny.toml", "deepseek/tiny-fp8.toml", "llama/tiny.toml", "llama/tiny-8.toml",
                   "llama/124m.toml", "gpt2/small.toml"}
 # Degrees of their papers, not tuned.
-AS_PUBLISHED = {"deepseek/v2.toml", "deepseek/v3.toml", "deepseek/moonlight-16b-a3b.toml"}
+AS_PUBLISHED = {"deepseek/v2.toml", "deepseek/moonlight-16b-a3b.toml"}
 SLOWER = 0.02
 TUNED = re.compile(r"[Tt]his layout is\s(?:# )?tuned for [\w, ]+?(?: with ([\w.=\" ]+))?:\n#\n"
                    r"#   espalier tune (\S+) --ranks (\d+) --cluster (\S+)\n")

@@ -309,6 +309,23 @@ TEST(Formula, FollowsReductionsUnderADeferredW) {
     EXPECT_NEAR(scores.formula_us[i] / scores.simulated_us[i], 1, 0.02) << i;
 }
 
+TEST(Groups, LeaveOutExpertsAcrossNodes) {
+  const Deck deck = ShortDeck({"experts.count=16", "experts.per_token=2", "experts.ffn_dim=1024"});
+  const FixedKeys fixed({}, deck);
+  const Costs costs = CostsOf("h100-8x400g");
+  const Groups found = GroupsOf({deck, 64, costs, costs, int64_t{1} << 40, fixed});
+  const auto has = [&](int tp, int cp, int ep) {
+    return std::ranges::any_of(found.groups, [&](const Group& g) { return g.tp == tp && g.cp == cp && g.ep == ep; });
+  };
+  EXPECT_TRUE(found.ep_crosses_nodes);
+  EXPECT_TRUE(has(1, 1, 8));
+  EXPECT_TRUE(has(2, 1, 8));  // tp and four of dp_shard
+  EXPECT_TRUE(has(2, 4, 8));  // tp and cp
+  EXPECT_TRUE(has(1, 4, 2));  // pairs of dp_shard, four ranks apart
+  EXPECT_FALSE(has(1, 1, 16));
+  EXPECT_FALSE(has(2, 4, 4));  // tp and pairs of dp_shard, eight ranks apart
+}
+
 // Ranks that share out the state of an expert are further apart than others, and have fewer ports of a node.
 TEST(Formula, FollowsTheMessagesOfExperts) {
   for (const std::vector<std::string>& degrees :

@@ -18,8 +18,8 @@ class ExpectedPeaks {
   void NoteExpected(const Scored& scored);
   /// Learns from the peak of a compiled layout.
   void NoteCompiled(const Scored& scored, int64_t bytes);
-  /// False if it would be too large even if the prediction, or without one the bound, were as far above the truth as
-  /// any of its kind.
+  /// False if it is too large even with the least ratio of its kind, of a peak and the prediction or, without one, the
+  /// bound.
   bool MayFit(const Scored& scored) const;
 
  private:
@@ -28,8 +28,10 @@ class ExpectedPeaks {
   static Kind KindOf(const Layout& l) {
     return {l.schedule, l.interleave, l.recompute, l.GathersAgain(), l.ReducesEach()};
   }
-  const double memory_bytes_;
+  /// Lowers the least ratio of a kind to that of `bytes` and `of`, if that is lower.
   static void Lower(std::map<Kind, double>& least, const Scored& scored, int64_t bytes, int64_t of);
+
+  const double memory_bytes_;
   std::map<Kind, double> over_bound_;     // the least ratio of a peak and its bound
   std::map<Kind, double> over_expected_;  // the least ratio of a compiled peak and the predicted one
 };

@@ -4,7 +4,6 @@
 #include <initializer_list>
 #include <map>
 #include <numeric>
-#include <utility>
 
 #include "tune/walk.hpp"
 
@@ -12,6 +11,11 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kScalar = 4;  // bytes of a sum of squares
+
+/// Elements of the parameters with the same owners that a rank sends, to gather and to reduce them.
+struct Elements {
+  int64_t gathered = 0, reduced = 0;
+};
 
 /// Ranks of an axis: 0, stride, 2 stride, ...
 struct Row {
@@ -200,20 +204,21 @@ DataParallelTimes SyncTimes(const LayerProfile& profile, const Layout& layout, c
   for (Part part = 0; part < times.parts.size(); ++part) {
     PartSync& sync = times.parts[part];
     int64_t shard = 0;
-    std::map<OwnersOfState, std::pair<int64_t, int64_t>> messages;  // elements gathered and reduced
+    std::map<OwnersOfState, Elements> messages;
     for (const ParameterShape& parameter : profile.memory[part].parameters) {
       const int64_t own = parameter.Shard(layout), others = parameter.Shards(layout) - 1;
       shard += own;
-      auto& [gathered, reduced] = messages[parameter.owners];
-      reduced += own * others;
-      gathered += groups ? parameter.ShardOver(gather_ranks, 1) * (gather_ranks - 1) : own * others;
+      Elements& elements = messages[parameter.owners];
+      elements.reduced += own * others;
+      elements.gathered += groups ? parameter.ShardOver(gather_ranks, 1) * (gather_ranks - 1) : own * others;
     }
     for (const auto& [owners, elements] : messages) {
       const GroupPlace place = PlaceOfOwners(owners, layout, near);
       sync.gather_us +=
-          CollectiveUs(costs, OpKind::kAllGather, static_cast<double>(elements.first * profile.element_bytes),
+          CollectiveUs(costs, OpKind::kAllGather, static_cast<double>(elements.gathered * profile.element_bytes),
                        groups ? group_place : place);
-      sync.reduce_us += CollectiveUs(costs, OpKind::kReduceScatter, static_cast<double>(elements.second) * wire, place);
+      sync.reduce_us +=
+          CollectiveUs(costs, OpKind::kReduceScatter, static_cast<double>(elements.reduced) * wire, place);
     }
     const auto elements = static_cast<double>(shard);
     const double copies = 2.0 * (layout.dp_replicate - 1) / layout.dp_replicate;

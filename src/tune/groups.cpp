@@ -92,8 +92,7 @@ Groups GroupsOf(const SearchContext& c) {
         for (int ep : ExpertDegrees(c)) {
           const Group group{tp, cp, mode, ep};
           if (!SuitsModel(c.deck, group)) continue;
-          const Deck::Parallel p = SmallestOf(c.deck.parallel, group);
-          const int span = SpanOf(ExpertParallelOf(p), p);
+          const int span = SpanOf(SmallestOf(c.deck.parallel, group));
           const bool near = span <= c.costs.cluster().NearRanks() || c.fixed.Has("parallel.ep");
           if (one_node && long_enough && near) found.groups.push_back(group);
           found.tp_crosses_nodes = found.tp_crosses_nodes || !one_node;

@@ -21,8 +21,9 @@ constexpr ExpertParallel ExpertParallelOf(const Deck::Parallel& p) {
   return e;
 }
 
-/// Ranks from the first to the last of those that share experts.
-constexpr int SpanOf(const ExpertParallel& e, const Deck::Parallel& p) {
+/// Number of ranks from the first to the last that share the experts of a layer.
+constexpr int SpanOf(const Deck::Parallel& p) {
+  const ExpertParallel e = ExpertParallelOf(p);
   return e.dp_shard > 1 ? e.dp_shard * p.cp * p.tp : e.cp ? p.cp * p.tp : e.tp ? p.tp : 1;
 }
 

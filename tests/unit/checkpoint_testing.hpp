@@ -20,8 +20,8 @@
 namespace espalier {
 
 /// State that the threads of one world share.
-struct Meeting {
-  explicit Meeting(int size)
+struct ThreadMeeting {
+  explicit ThreadMeeting(int size)
       : barrier(size),
         texts(static_cast<size_t>(size)),
         numbers(static_cast<size_t>(size)),
@@ -34,7 +34,7 @@ struct Meeting {
 
 class ThreadWorld final : public World {
  public:
-  ThreadWorld(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+  ThreadWorld(ThreadMeeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
   int Rank() const override { return rank_; }
   int Size() const override { return static_cast<int>(meeting_.texts.size()); }
   void Barrier() override { meeting_.barrier.arrive_and_wait(); }
@@ -82,13 +82,13 @@ class ThreadWorld final : public World {
   }
 
  private:
-  Meeting& meeting_;
+  ThreadMeeting& meeting_;
   int rank_;
 };
 
 /// Runs `work` on every rank; returns each rank's error message, "" if it had none.
 inline std::vector<std::string> OnRanks(int ranks, const std::function<void(World&)>& work) {
-  Meeting meeting(ranks);
+  ThreadMeeting meeting(ranks);
   std::vector<std::string> errors(static_cast<size_t>(ranks));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank)

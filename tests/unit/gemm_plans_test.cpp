@@ -148,7 +148,7 @@ TEST(GemmPlans, BytesAsDigits) {
 }
 
 std::vector<GemmDemand> ProductsOfDeck(const std::string& layout, std::vector<std::string> more) {
-  std::vector<std::string> overrides = Layout(layout);
+  std::vector<std::string> overrides = DegreesOf(layout);
   overrides.insert(overrides.end(), more.begin(), more.end());
   const Compilation c = Compile(SmallDeck(overrides), RanksOf(layout), Purpose::kTrain);
   std::vector<GemmDemand> all;

@@ -40,7 +40,7 @@ paths = ["/dev/null"]
 }
 
 /// Overrides for a layout such as "222": pp, dp, tp in one digit each.
-inline std::vector<std::string> Layout(const std::string& digits, const std::string& dp_axis = "dp_shard") {
+inline std::vector<std::string> DegreesOf(const std::string& digits, const std::string& dp_axis = "dp_shard") {
   const std::string other = dp_axis == "dp_shard" ? "dp_replicate" : "dp_shard";
   return {fmt::format("parallel.pp={}", digits[0]), fmt::format("parallel.{}={}", dp_axis, digits[1]),
           fmt::format("parallel.{}=1", other), fmt::format("parallel.tp={}", digits[2])};

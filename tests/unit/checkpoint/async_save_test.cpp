@@ -22,7 +22,7 @@ using ::testing::StrEq;
 /// A world whose threads block at their first collective until they are released.
 class HeldWorld final : public World {
  public:
-  HeldWorld(Meeting& meeting, int rank, std::latch& gate) : inner_(meeting, rank), gate_(gate) {}
+  HeldWorld(ThreadMeeting& meeting, int rank, std::latch& gate) : inner_(meeting, rank), gate_(gate) {}
   int Rank() const override { return inner_.Rank(); }
   int Size() const override { return inner_.Size(); }
   void Barrier() override { gate_.wait(), inner_.Barrier(); }
@@ -44,7 +44,7 @@ std::vector<std::string> WithSavers(const std::string& dir, std::latch& gate,
                                     const std::function<void(World&, RankState&, AsyncSaver&)>& work) {
   const Mesh mesh(kTwo);
   const std::vector<StateTensor> tensors = TestTensors(kTwo);
-  Meeting writers(2);
+  ThreadMeeting writers(2);
   return OnRanks(2, [&](World& world) {
     RankState state(tensors, mesh, world.Rank());
     AsyncSaver saver({dir, 3}, tensors, state.Local(), mesh, world,

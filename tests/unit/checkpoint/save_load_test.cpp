@@ -40,7 +40,7 @@ TEST_F(CheckpointTest, StatesOnDevicesAreSavedAndLoadedThroughTheHost) {
   for (const bool asynchronous : {true, false}) {
     const Mesh mesh(kEight);
     const std::vector<StateTensor> tensors = TestTensors(kEight);
-    Meeting writers(mesh.Ranks());
+    ThreadMeeting writers(mesh.Ranks());
     ++step;
     EXPECT_THAT(OnRanks(mesh.Ranks(),
                         [&](World& world) {

@@ -75,13 +75,13 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
   for (const char* precision : {"fp32", "bf16"})
     for (const char* layout : {"111", "222", "411"})
       for (const bool gpt2 : {false, true}) {
-        std::vector<std::string> overrides = Layout(layout);
+        std::vector<std::string> overrides = DegreesOf(layout);
         overrides.push_back(std::string("precision.compute=") + precision);
         if (gpt2) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});
         for (const KernelKey& key : KeysOf(overrides, RanksOf(layout))) kinds.insert(key.kind);
       }
   for (const char* context : {"ring", "all_gather", "all_to_all"}) {
-    std::vector<std::string> overrides = Layout("111");
+    std::vector<std::string> overrides = DegreesOf("111");
     overrides.insert(overrides.end(), {"parallel.cp=2", std::string("parallel.context=") + context});
     for (const KernelKey& key : KeysOf(overrides, 2)) kinds.insert(key.kind);
     overrides.insert(overrides.end(), {"model.sliding_window=5", "data.isolate_documents=true", "model.sinks=true"});
@@ -94,20 +94,20 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
   }
   // Joined ops have the keys of the plain ops that they replace: "64 x 48" and "64 x 48" are "64 x 96".
   for (const char* layout : {"111", "222"}) {
-    std::vector<std::string> overrides = Layout(layout);
+    std::vector<std::string> overrides = DegreesOf(layout);
     overrides.emplace_back("fusion.join_matmuls=always");
     for (const KernelKey& key : KeysOf(overrides, RanksOf(layout)))
       EXPECT_EQ(key.variant.find("columns"), key.variant.npos) << key.variant;
   }
   for (const char* optimizer : {"adamw", "muon"}) {
-    std::vector<std::string> overrides = Layout("222");
+    std::vector<std::string> overrides = DegreesOf("222");
     overrides.insert(overrides.end(), {"precision.moments=bf16", std::string("optimizer.name=") + optimizer});
     for (const KernelKey& key : KeysOf(overrides, 8)) kinds.insert(key.kind);
   }
   // Muon's matmuls of experts have as many matrices as a rank has experts.
   std::set<std::string> of_experts;
   for (const char* layout : {"111", "222"}) {
-    std::vector<std::string> overrides = Layout(layout);
+    std::vector<std::string> overrides = DegreesOf(layout);
     overrides.insert(overrides.end(), {"optimizer.name=muon", "experts.count=8", "experts.per_token=2",
                                        "experts.ffn_dim=23", "experts.buffer=1", "experts.mlp_bias=true"});
     for (const KernelKey& key : KeysOf(overrides, RanksOf(layout)))
@@ -122,7 +122,7 @@ TEST(KernelKeys, RebuildEveryKernelOfEveryLayout) {
                                    "sum_squares f32->f32 each=1"}));
   for (const char* scaling : {"tensor", "row", "mx"})
     for (const bool gpt2 : {false, true}) {
-      std::vector<std::string> overrides = Layout("222");
+      std::vector<std::string> overrides = DegreesOf("222");
       overrides.insert(overrides.end(), {"precision.compute=bf16", "precision.matmul=fp8", "model.dim=64",
                                          "model.ffn_dim=96", std::string("precision.fp8_scaling=") + scaling});
       if (gpt2) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});
@@ -153,7 +153,7 @@ TEST(KernelKeys, PassesWithoutRowsAreEqual) {
 // Forward and gradient of rows are in fp8, gradients of weights in bf16, added or not.
 TEST(KernelKeys, ExpertsInFp8HaveScales) {
   for (const char* scaling : {"tensor", "row", "mx"}) {
-    std::vector<std::string> overrides = Layout("211");
+    std::vector<std::string> overrides = DegreesOf("211");
     overrides.insert(overrides.end(),
                      {"precision.compute=bf16", "precision.matmul=fp8", "model.dim=64", "model.ffn_dim=96",
                       "experts.count=4", "experts.per_token=2", "experts.ffn_dim=32", "experts.buffer=1",

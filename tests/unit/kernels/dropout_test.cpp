@@ -25,7 +25,7 @@ OwnedTensor StepTensor() {
   return step;
 }
 /// Token numbers of sequences of `length`, at these positions; large numbers are negative in 32 bits.
-OwnedTensor Tokens(int64_t batch, int64_t rows, int64_t start, int64_t length, int64_t first = 0) {
+OwnedTensor TokensFrom(int64_t batch, int64_t rows, int64_t start, int64_t length, int64_t first = 0) {
   OwnedTensor tokens(Dtype::kI32, {batch, rows});
   for (int64_t i = 0; i < tokens.Count(); ++i)
     tokens.Set(i, static_cast<int32_t>(static_cast<uint32_t>(first + i / rows * length + start + i % rows)));
@@ -40,7 +40,7 @@ Case DropoutCase(OwnedTensor x, OwnedTensor tokens, double rate) {
 TEST_P(Kernels, Dropout) {
   for (const Shape& shape : {Shape{1, 1, 1}, {2, 3, 17}, {1, 5, 64}, {3, 7, 1030}, {2, 40, 768}, {2, 0, 8}}) {
     for (double rate : {1e-3, 0.1, 0.5, 0.99}) {
-      const Case c = DropoutCase(Real(shape), Tokens(shape[0], shape[1], 2, 100, 0xffffff80), rate);
+      const Case c = DropoutCase(Real(shape), TokensFrom(shape[0], shape[1], 2, 100, 0xffffff80), rate);
       Check(c, 0);
       CheckInPlace(c, 0, 0);
     }
@@ -52,7 +52,7 @@ TEST_P(Kernels, DropoutKeepsWhatIsDocumented) {
   const double rate = 0.3;
   OwnedTensor x(T(), {2, kRows, kWidth}, {0, 0, kFirst});
   for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, 1);
-  const OwnedTensor tokens = Tokens(2, kRows, 4, 50), y = DropoutCase(x, tokens, rate).Tested()[0];
+  const OwnedTensor tokens = TokensFrom(2, kRows, 4, 50), y = DropoutCase(x, tokens, rate).Tested()[0];
   for (int64_t i = 0; i < y.Count(); ++i) {
     const auto scale = static_cast<float>(1 / (1 - rate));
     const double kept = T() == kBf16 ? ToFloat(ToBf16(scale)) : scale;
@@ -63,7 +63,7 @@ TEST_P(Kernels, DropoutKeepsWhatIsDocumented) {
 // A shard's rows and columns are dropped as in the whole tensor.
 TEST_P(Kernels, DropoutOfAShardIsThatOfTheWhole) {
   constexpr int64_t kRows = 24, kWidth = 40;
-  const OwnedTensor x = Real({2, kRows, kWidth}), whole = DropoutCase(x, Tokens(2, kRows, 0, kRows), 0.4).Tested()[0];
+  const OwnedTensor x = Real({2, kRows, kWidth}), whole = DropoutCase(x, TokensFrom(2, kRows, 0, kRows), 0.4).Tested()[0];
   for (const auto& [row, column] : {std::pair<int64_t, int64_t>{0, 0}, {5, 8}, {11, 3}, {23, 39}}) {
     const int64_t rows = kRows - row, width = kWidth - column;
     OwnedTensor part(T(), {2, rows, width}, {0, row, column});
@@ -71,7 +71,7 @@ TEST_P(Kernels, DropoutOfAShardIsThatOfTheWhole) {
       return (i / (rows * width) * kRows + row + i / width % rows) * kWidth + column + i % width;
     };
     for (int64_t i = 0; i < part.Count(); ++i) part.Set(i, x[in_whole(i)]);
-    const OwnedTensor y = DropoutCase(part, Tokens(2, rows, row, kRows), 0.4).Tested()[0];
+    const OwnedTensor y = DropoutCase(part, TokensFrom(2, rows, row, kRows), 0.4).Tested()[0];
     for (int64_t i = 0; i < y.Count(); ++i) ASSERT_EQ(y[i], whole[in_whole(i)]) << row << ", " << column;
   }
 }
@@ -99,7 +99,7 @@ TEST_P(Kernels, DropoutIsFairAndNeighboursAreIndependent) {
   OwnedTensor x(T(), {1, kRows, kWidth});
   for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, 1);
   for (double rate : {0.1, 0.5}) {
-    const Shares s = SharesOf(DropoutCase(x, Tokens(1, kRows, 0, kRows), rate).Tested()[0], kRows, kWidth);
+    const Shares s = SharesOf(DropoutCase(x, TokensFrom(1, kRows, 0, kRows), rate).Tested()[0], kRows, kWidth);
     const double kept = 1 - rate, bound = 6 * 0.5 / 511;
     EXPECT_NEAR(s.kept, kept, bound);
     EXPECT_NEAR(s.both_in_row, kept * kept, bound);
@@ -168,7 +168,7 @@ TEST_P(Kernels, AttentionDropsTheDocumentedProbabilities) {
   Case plain = AttentionCase(random_, T(), {1, kLength, kLength, kHeads, 1, kLength});
   for (int64_t i = 0; i < plain.inputs[2].Count(); ++i) plain.inputs[2].Set(i, i / kLength == i % kLength);
   Case dropped = plain;
-  dropped.inputs.insert(dropped.inputs.end(), {Tokens(1, kLength, 0, kLength, 64), StepTensor()});
+  dropped.inputs.insert(dropped.inputs.end(), {TokensFrom(1, kLength, 0, kLength, 64), StepTensor()});
   dropped.attributes.numbers["rate"] = rate;
   dropped.attributes.texts = DropoutOf(rate).texts;
   dropped.outputs[1] = OwnedTensor(kF32, plain.outputs[1].shape(), {0, kFirstHead, 0});

@@ -20,7 +20,7 @@ struct WeightSpec {
   const char *experts, *one;
   bool transposed, rows;
 };
-constexpr WeightSpec kWeights[] = {{"enk->enk,e", "nk->nk,y", false, false},
+constexpr WeightSpec kExpertWeights[] = {{"enk->enk,e", "nk->nk,y", false, false},
                                    {"enk->ekn,e", "nk->kn,y", true, false},
                                    {"enk->enk,en", "nk->nk,ny", false, true},
                                    {"enk->ekn,ek", "nk->kn,ky", true, true}};
@@ -58,7 +58,7 @@ TEST(KernelsExpertsFp8, WeightsAreQuantizedEachByItself) {
   Random random;
   for (const Shape& shape :
        {Shape{1, 1, 1}, {3, 5, 7}, {5, 33, 40}, {4, 64, 192}, {2, 301, 77}, {7, 2, 4}, {0, 3, 4}, {3, 0, 4}})
-    for (const WeightSpec& spec : kWeights) {
+    for (const WeightSpec& spec : kExpertWeights) {
       const Case all = WeightCase(spec, Spread(random, shape));
       CheckBits(all);
       const std::vector<OwnedTensor> made = all.Tested();
@@ -83,7 +83,7 @@ Case ProductOf(const OwnedTensor& x, const OwnedTensor& w, const OwnedTensor& of
   Shape result = x.shape();
   result[3] = w.shape()[gradient ? 2 : 1];
   const std::vector<OwnedTensor> a = RowsCase(gradient ? kE5m2 : kE4m3, x, of_rows).Tested(),
-                                 b = WeightCase(kWeights[(rows ? 2 : 0) + (gradient ? 1 : 0)], w).Tested();
+                                 b = WeightCase(kExpertWeights[(rows ? 2 : 0) + (gradient ? 1 : 0)], w).Tested();
   return {"grouped_matmul",
           {a[0], b[0], of_rows, a[1], b[1]},
           {OwnedTensor(kBf16, result)},

@@ -134,7 +134,7 @@ std::vector<std::string> Ids(const std::string& html) {
 }
 
 TEST(Page, ShowsTimelinesAndMemoryOfCompiledPrograms) {
-  const Compilation c = Compile(SmallDeck(Layout("211")), 2, Purpose::kTrain);
+  const Compilation c = Compile(SmallDeck(DegreesOf("211")), 2, Purpose::kTrain);
   const auto run_of = [&](const std::string& name) {
     RunOnPage run = RunOf(std::string(kStart) + "{\"step\":1,\"compute_ms\":3}\n", name);
     run.measured = {ReplayPipeline(c), ""};

@@ -91,7 +91,7 @@ TEST(IssueOrder, WithEveryOtherAxis) {
 TEST(IssueOrder, TheOrderOfSideBySideLanesIsRefused) {
   // 1f1b with two stages: stage 0 would receive the first gradient before its second send, and stage 1 the second input
   // before it sends that gradient.
-  const Compilation c = Compile(SmallDeck(Layout("211")), 2, Purpose::kTrain);
+  const Compilation c = Compile(SmallDeck(DegreesOf("211")), 2, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
   EXPECT_EQ(WhatCheckSays(c.mesh, programs), "");
   for (Program& program : programs) program.device = DeviceKind::kCuda;
@@ -133,7 +133,7 @@ TEST(IssueOrder, RanksOfAStageIssueAlike) {
 }
 
 TEST(WorldChecker, RefusesAReorderedSend) {
-  const Compilation c = Compile(SmallDeck(Layout("221")), 4, Purpose::kTrain);
+  const Compilation c = Compile(SmallDeck(DegreesOf("221")), 4, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
   Program& first = programs[0];
   SwapMicrobatches(first, FindInstruction(first, "send", 1), FindInstruction(first, "send", 2));
@@ -141,14 +141,14 @@ TEST(WorldChecker, RefusesAReorderedSend) {
 }
 
 TEST(WorldChecker, RefusesAMissingCollective) {
-  const Compilation c = Compile(SmallDeck(Layout("112")), 2, Purpose::kTrain);
+  const Compilation c = Compile(SmallDeck(DegreesOf("112")), 2, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
   Erase(programs[1], FindInstruction(programs[1], "all_gather", 3));
   EXPECT_THAT(WhatCheckSays(c.mesh, programs), testing::HasSubstr("group tp on lane tp"));
 }
 
 TEST(WorldChecker, RefusesAMissingReceive) {
-  const Compilation c = Compile(SmallDeck(Layout("211")), 2, Purpose::kTrain);
+  const Compilation c = Compile(SmallDeck(DegreesOf("211")), 2, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
   const Instructions& instructions = programs[1].instructions;
   size_t last = 0;
@@ -159,7 +159,7 @@ TEST(WorldChecker, RefusesAMissingReceive) {
 }
 
 TEST(WorldChecker, RefusesADeadlockBetweenStages) {
-  const Compilation c = Compile(SmallDeck(Layout("211")), 2, Purpose::kTrain);
+  const Compilation c = Compile(SmallDeck(DegreesOf("211")), 2, Purpose::kTrain);
   std::vector<Program> programs = AllPrograms(c);
   // Stage 0 may post its first receive only after a send that comes later in its own lane.
   Program& p = programs[0];

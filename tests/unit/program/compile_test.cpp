@@ -14,7 +14,7 @@ namespace espalier {
 namespace {
 
 TEST(Program, OpsOfOtherStagesAreNotEmitted) {
-  const Compilation c = Compile(SmallDeck(Layout("411")), 4, Purpose::kTrain);
+  const Compilation c = Compile(SmallDeck(DegreesOf("411")), 4, Purpose::kTrain);
   for (const Program& program : AllPrograms(c))
     for (const Instruction& i : program.instructions) {
       const int chunk = c.graph->ops[static_cast<size_t>(i.op)].chunk;
@@ -24,7 +24,7 @@ TEST(Program, OpsOfOtherStagesAreNotEmitted) {
 
 TEST(Program, SameDeckSameBytes) {
   const auto text = [] {
-    return Print(MakeProgram(Compile(SmallDeck(Layout("222")), 8, Purpose::kTrain), {1, 0, 1, 0, 1}));
+    return Print(MakeProgram(Compile(SmallDeck(DegreesOf("222")), 8, Purpose::kTrain), {1, 0, 1, 0, 1}));
   };
   EXPECT_EQ(text(), text());
 }
@@ -58,7 +58,7 @@ TEST(Program, AdditionsToTheStreamJoinNorms) {
   for (const bool gpt2 : {false, true})
     for (const char* layout : {"111", "222", "411"})
       for (const char* mode : {"none", "selective", "full"}) {
-        std::vector<std::string> overrides = Layout(layout);
+        std::vector<std::string> overrides = DegreesOf(layout);
         overrides.push_back(fmt::format("recompute.mode={}", mode));
         if (gpt2) overrides.insert(overrides.end(), {"model.family=gpt2", "model.kv_heads=4"});
         const Compilation c = Compile(SmallDeck(overrides), RanksOf(layout), Purpose::kTrain);

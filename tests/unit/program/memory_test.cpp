@@ -183,7 +183,7 @@ TEST(Program, ALayerKeepsTheBytesOfTheClosedForm) {
 }
 
 TEST(Program, EvaluationKeepsStatesWhereTrainingHasThem) {
-  const Deck deck = SmallDeck(Layout("212"));
+  const Deck deck = SmallDeck(DegreesOf("212"));
   const Coordinate coordinate = {1, 0, 0, 0, 1};
   const Program training = MakeProgram(Compile(deck, 4, Purpose::kTrain), coordinate);
   const Program evaluation = MakeProgram(Compile(deck, 4, Purpose::kEvaluate), coordinate, StateBytes(training));
@@ -200,7 +200,7 @@ TEST(Program, EvaluationKeepsStatesWhereTrainingHasThem) {
 TEST(Program, CopiesOfWeightsHaveOnePlace) {
   for (const char* optimizer : {"adamw", "muon"})
     for (const char* zero : {"1", "3"}) {
-      std::vector<std::string> overrides = Layout("222");
+      std::vector<std::string> overrides = DegreesOf("222");
       overrides.insert(overrides.end(),
                        {"precision.compute=bf16", "model.tie_embeddings=true", std::string("parallel.zero=") + zero,
                         std::string("optimizer.name=") + optimizer});

@@ -71,7 +71,7 @@ TEST(Program, MessagesOfAContextParallelLayer) {
 }
 
 TEST(Program, AxesOfDegreeOneAddNoMessage) {
-  const Compilation c = Compile(SmallDeck(Layout("111")), 1, Purpose::kTrain);
+  const Compilation c = Compile(SmallDeck(DegreesOf("111")), 1, Purpose::kTrain);
   EXPECT_TRUE(CountMessages(MakeProgram(c, {}), {}).empty());
 }
 

@@ -169,7 +169,7 @@ TEST(Program, StripsOfTensorCollectivesRunUnderMatmulsOfOtherStrips) {
 TEST(Program, StripsSendTheSameBytesAndComputeTheSameFlops) {
   for (const char* layout : {"112", "114", "122"})
     for (const char* micro : {"batch.micro=1", "batch.micro=2"}) {
-      std::vector<std::string> overrides = Layout(layout);
+      std::vector<std::string> overrides = DegreesOf(layout);
       overrides.insert(overrides.end(), {micro, "overlap.tensor_strips=1"});
       const auto totals = [&] {
         const Program program = WithOverlap(overrides, RanksOf(layout));

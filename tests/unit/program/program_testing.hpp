@@ -24,11 +24,11 @@ inline void PrintTo(const Case& c, std::ostream* out) {
 /// These layouts, the other family, and each kind of context parallelism.
 inline std::vector<Case> AllCases() {
   std::vector<Case> cases;
-  for (const char* layout : kLayouts) cases.push_back({Layout(layout), RanksOf(layout)});
+  for (const char* layout : kLayouts) cases.push_back({DegreesOf(layout), RanksOf(layout)});
   for (const char* layout : {"111", "112", "221"})
     for (const char* way : {"ring", "all_gather", "all_to_all"})
       for (int cp : {2, 4}) {
-        Case c{Layout(layout), RanksOf(layout) * cp};
+        Case c{DegreesOf(layout), RanksOf(layout) * cp};
         for (const std::string& more : {fmt::format("parallel.cp={}", cp), fmt::format("parallel.context={}", way),
                                         std::string("model.heads=8"), std::string("model.kv_heads=8")})
           c.overrides.push_back(more);
@@ -36,7 +36,7 @@ inline std::vector<Case> AllCases() {
         cases.push_back(std::move(c));
       }
   for (const char* layout : {"222", "141", "114"}) {
-    Case c{Layout(layout), RanksOf(layout)};
+    Case c{DegreesOf(layout), RanksOf(layout)};
     for (const char* more : {"model.family=gpt2", "model.kv_heads=4", "model.tie_embeddings=true"})
       c.overrides.push_back(more);
     cases.push_back(std::move(c));

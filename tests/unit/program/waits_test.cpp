@@ -46,7 +46,7 @@ TEST(Program, WaitsAreEnoughForEveryOrderOfLanes) {
 }
 
 TEST(Program, ShufflingNoticesAMissingWait) {
-  const Compilation c = Compile(SmallDeck(Layout("222")), 8, Purpose::kTrain);
+  const Compilation c = Compile(SmallDeck(DegreesOf("222")), 8, Purpose::kTrain);
   Program program = MakeProgram(c, c.mesh.CoordinateOf(0));
   Edit(program, [](std::vector<Instruction>& list) {
     for (Instruction& i : list)
@@ -64,7 +64,7 @@ TEST(Program, ShufflingNoticesAMissingWait) {
 TEST(Program, WaitsAreEnoughWhateverIsRecomputedOrOverlapped) {
   for (const char* layout : {"111", "221", "122", "222"})
     for (const std::vector<std::string>& choice : kVariations) {
-      std::vector<std::string> overrides = Layout(layout);
+      std::vector<std::string> overrides = DegreesOf(layout);
       overrides.insert(overrides.end(), choice.begin(), choice.end());
       const Compilation c = Compile(SmallDeck(overrides), RanksOf(layout), Purpose::kTrain);
       const std::vector<Program> programs = AllPrograms(c);

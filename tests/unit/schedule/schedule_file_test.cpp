@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Schedule, chunks per stage.
-const std::vector<std::pair<ScheduleKind, int>> kNamed = {{ScheduleKind::k1F1B, 1},
+const std::vector<std::pair<ScheduleKind, int>> kWritten = {{ScheduleKind::k1F1B, 1},
                                                           {ScheduleKind::kGPipe, 1},
                                                           {ScheduleKind::kInterleaved, 3},
                                                           {ScheduleKind::kZeroBubbleH1, 1},
@@ -28,7 +28,7 @@ const std::vector<std::pair<ScheduleKind, int>> kNamed = {{ScheduleKind::k1F1B, 
                                                           {ScheduleKind::kDualPipeV, 2}};
 
 TEST(ScheduleFile, EveryScheduleComesBackWithItsTraits) {
-  for (const auto& [kind, chunks] : kNamed)
+  for (const auto& [kind, chunks] : kWritten)
     for (const SteadyState steady : {SteadyState::kAlternating, SteadyState::kJoint})
       for (int p : {1, 2, 4}) {
         const ScheduleTraits& traits = TraitsOf(kind);

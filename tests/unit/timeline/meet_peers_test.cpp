@@ -30,7 +30,7 @@ const Op& OpOf(const Track& track, const Span& span) {
 }
 
 TEST(MeetPeers, CollectivesBeginWhenTheLastMemberIsReady) {
-  const Compilation compilation = Compile(SmallDeck(Layout("112")), 2, Purpose::kTrain);
+  const Compilation compilation = Compile(SmallDeck(DegreesOf("112")), 2, Purpose::kTrain);
   std::vector<Track> tracks = Tracks(compilation);
   MeetPeers(tracks);
   int transfers = 0;
@@ -45,7 +45,7 @@ TEST(MeetPeers, CollectivesBeginWhenTheLastMemberIsReady) {
 }
 
 TEST(MeetPeers, NoTransferBeginsAfterItsEnd) {
-  const Compilation compilation = Compile(SmallDeck(Layout("112")), 2, Purpose::kTrain);
+  const Compilation compilation = Compile(SmallDeck(DegreesOf("112")), 2, Purpose::kTrain);
   std::vector<Track> tracks = Tracks(compilation, 3);
   MeetPeers(tracks);
   for (const Span& span : tracks[0].spans)
@@ -61,7 +61,7 @@ std::vector<Span> SpansOf(const Track& track, OpKind kind) {
 }
 
 TEST(MeetPeers, MessagesBeginWhenBothEndsAreReady) {
-  const Compilation compilation = Compile(SmallDeck(Layout("211")), 2, Purpose::kTrain);
+  const Compilation compilation = Compile(SmallDeck(DegreesOf("211")), 2, Purpose::kTrain);
   for (const double delay : {-5.0, 5.0}) {
     std::vector<Track> tracks = Tracks(compilation);
     // Recvs are ready `delay` after their sends, which take 10 us.
@@ -85,7 +85,7 @@ TEST(MeetPeers, MessagesBeginWhenBothEndsAreReady) {
 }
 
 TEST(MeetPeers, ASendThatEndedEarlyHadABuffer) {
-  const Compilation compilation = Compile(SmallDeck(Layout("211")), 2, Purpose::kTrain);
+  const Compilation compilation = Compile(SmallDeck(DegreesOf("211")), 2, Purpose::kTrain);
   std::vector<Track> tracks = Tracks(compilation);
   for (Span& span : tracks[1].spans)
     if (OpOf(tracks[1], span).kind == OpKind::kRecv) span = {span.instruction, 5000, 5000, 5001};
@@ -95,7 +95,7 @@ TEST(MeetPeers, ASendThatEndedEarlyHadABuffer) {
 }
 
 TEST(MeetPeers, KernelsStayAsTheyAre) {
-  const Compilation compilation = Compile(SmallDeck(Layout("222")), 8, Purpose::kTrain);
+  const Compilation compilation = Compile(SmallDeck(DegreesOf("222")), 8, Purpose::kTrain);
   std::vector<Track> tracks = Tracks(compilation);
   const std::vector<Track> before = tracks;
   MeetPeers(tracks);
@@ -111,7 +111,7 @@ TEST(MeetPeers, KernelsStayAsTheyAre) {
 }
 
 TEST(MeetPeers, TakesASubsetOfTheRanks) {
-  const Compilation compilation = Compile(SmallDeck(Layout("212")), 4, Purpose::kTrain);
+  const Compilation compilation = Compile(SmallDeck(DegreesOf("212")), 4, Purpose::kTrain);
   std::vector<Track> all = Tracks(compilation), pipeline = {all[0], all[2]};
   MeetPeers(pipeline);
   for (const Span& span : pipeline[0].spans)

@@ -16,7 +16,7 @@ using testing::HasSubstr;
 constexpr double kNanosecond = 1e-3, kRounding = 2 * kNanosecond;
 
 Timeline StepOf(const std::string& layout) {
-  return ReplayPipeline(Compile(SmallDeck(Layout(layout)), RanksOf(layout), Purpose::kTrain));
+  return ReplayPipeline(Compile(SmallDeck(DegreesOf(layout)), RanksOf(layout), Purpose::kTrain));
 }
 
 Timeline ReadBack(const std::string& text, const Timeline& written) {

@@ -51,7 +51,7 @@ TEST(TraceJson, OfAHandMadeStep) {
 
 TEST(TraceJson, HasOneEventPerInstructionInLaneOrder) {
   for (const char* layout : {"111", "222", "411"}) {
-    const Timeline timeline = StepOf(Layout(layout), RanksOf(layout));
+    const Timeline timeline = StepOf(DegreesOf(layout), RanksOf(layout));
     const json trace = json::parse(TraceJson(timeline));
     for (const Track& track : timeline.tracks) {
       std::map<int, std::vector<int>> planned, written;  // by lane: instructions
@@ -70,7 +70,7 @@ TEST(TraceJson, HasOneEventPerInstructionInLaneOrder) {
 }
 
 TEST(TraceJson, ShowsWaitsForPeersByThemselves) {
-  const Timeline timeline = StepOf(Layout("411"), 4);
+  const Timeline timeline = StepOf(DegreesOf("411"), 4);
   const json trace = json::parse(TraceJson(timeline));
   double waits = 0, expected = 0;
   for (const json& event : Events(trace, "X", "wait")) {
@@ -87,7 +87,7 @@ TEST(TraceJson, ShowsWaitsForPeersByThemselves) {
 
 /// Ends of arrows, each inside the event of its send or recv.
 TEST(TraceJson, HasAnArrowForEveryMessage) {
-  const Timeline timeline = StepOf(Layout("412"), 8);
+  const Timeline timeline = StepOf(DegreesOf("412"), 8);
   const json trace = json::parse(TraceJson(timeline));
   size_t sends = 0;
   for (const Track& track : timeline.tracks)
@@ -114,7 +114,7 @@ TEST(TraceJson, HasAnArrowForEveryMessage) {
 }
 
 TEST(TraceJson, SaysTheBytesOfMessages) {
-  const Compilation compilation = Compile(SmallDeck(Layout("222")), 8, Purpose::kTrain);
+  const Compilation compilation = Compile(SmallDeck(DegreesOf("222")), 8, Purpose::kTrain);
   const Timeline timeline = ReplayPipeline(compilation);
   const json trace = json::parse(TraceJson(timeline));
   for (const Track& track : timeline.tracks) {
@@ -129,7 +129,7 @@ TEST(TraceJson, SaysTheBytesOfMessages) {
 }
 
 TEST(TraceJson, NamesAClassOfRanksOnce) {
-  const json trace = json::parse(TraceJson(StepOf(Layout("222"), 8)));
+  const json trace = json::parse(TraceJson(StepOf(DegreesOf("222"), 8)));
   EXPECT_EQ(trace["traceEvents"][0]["args"]["name"], "rank 0 (of 4 alike), stage 0");
 }
 

@@ -29,7 +29,7 @@ TEST(TracedRanks, AreAllOrOnePipeline) {
 }
 
 TEST(MeasuredTimeline, PutsRanksOnOneClock) {
-  const Compilation compilation = Compile(SmallDeck(Layout("112")), 2, Purpose::kTrain);
+  const Compilation compilation = Compile(SmallDeck(DegreesOf("112")), 2, Purpose::kTrain);
   const auto program = std::make_shared<const Program>(MakeProgram(compilation, {}));
   // Rank 1 is on another node, 5000 us ahead, and begins 3 us after rank 0. Instructions take 10 us each.
   std::vector<MeasuredRank> ranks = {{"a", {1, 2, 3}, 100, {}, {}}, {"b", {5001, 5002, 5003}, 5103, {}, {}}};

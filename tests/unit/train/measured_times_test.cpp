@@ -14,7 +14,7 @@ namespace espalier {
 namespace {
 
 Compilation CompileSmall(const std::string& layout) {
-  return Compile(SmallDeck(Layout(layout)), RanksOf(layout), Purpose::kTrain);
+  return Compile(SmallDeck(DegreesOf(layout)), RanksOf(layout), Purpose::kTrain);
 }
 
 /// The same time for every instruction, ms.

@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-FallbackOptions Few(int losses) {
+FallbackOptions FewLosses(int losses) {
   FallbackOptions options{.losses = losses};
   options.tune.simulated = 6;
   options.tune.fixed = {"parallel.dp_replicate", "parallel.cp", "parallel.reduce"};
@@ -34,7 +34,7 @@ double BestStepUs(const Deck& deck, int ranks, const Costs& costs, const TuneOpt
 TEST(Fallback, IsAsFastAsTheBestOfAllSmallerNumbersOfNodes) {
   const Deck deck = ShortDeck();
   const Costs costs = CostsOf("h100-8x400g");
-  const FallbackOptions options = Few(3);
+  const FallbackOptions options = FewLosses(3);
   const std::vector<Fallback> all = FallbackLayouts(deck, 32, costs, options);
   ASSERT_EQ(all.size(), 3u);
   for (int lost = 1; lost <= 3; ++lost) {
@@ -62,8 +62,8 @@ TEST(Fallback, IsAsFastAsTheBestOfAllSmallerNumbersOfNodes) {
 TEST(Fallback, LeavesANodeAsASpareIfThatManySuitNoLayout) {
   const Deck deck = ShortDeck({"model.layers=2"});
   const Costs costs = CostsOf("h100-8x400g");
-  EXPECT_EQ(FastestByFormula(deck, 24, costs, Few(1).tune), std::nullopt);
-  const std::vector<Fallback> all = FallbackLayouts(deck, 32, costs, Few(1));
+  EXPECT_EQ(FastestByFormula(deck, 24, costs, FewLosses(1).tune), std::nullopt);
+  const std::vector<Fallback> all = FallbackLayouts(deck, 32, costs, FewLosses(1));
   ASSERT_TRUE(all[0].layout);
   EXPECT_EQ(all[0].left, 3);
   EXPECT_EQ(all[0].nodes, 2);
@@ -72,7 +72,7 @@ TEST(Fallback, LeavesANodeAsASpareIfThatManySuitNoLayout) {
 }
 
 TEST(Fallback, IsNothingIfNothingFits) {
-  FallbackOptions options = Few(1);
+  FallbackOptions options = FewLosses(1);
   options.tune.memory_bytes = 1'000'000;
   const std::vector<Fallback> all = FallbackLayouts(ShortDeck(), 16, CostsOf("h100-8x400g"), options);
   EXPECT_FALSE(all[0].layout);
@@ -82,21 +82,21 @@ TEST(Fallback, IsNothingIfNothingFits) {
 // A deck's own dp_shard is for its own number of ranks.
 TEST(Fallback, TakesADeckWithANumberForDpShard) {
   const Deck deck = ShortDeck({"parallel.dp_shard=16", "model.layers=2"});
-  const std::vector<Fallback> all = FallbackLayouts(deck, 16, CostsOf("h100-8x400g"), Few(1));
+  const std::vector<Fallback> all = FallbackLayouts(deck, 16, CostsOf("h100-8x400g"), FewLosses(1));
   ASSERT_TRUE(all[0].layout);
   EXPECT_EQ(all[0].ranks, 8);
 }
 
 TEST(Fallback, TheWrittenKeysMakeTheLayout) {
   const Deck deck = ShortDeck({"model.layers=2"});
-  const std::vector<Fallback> all = FallbackLayouts(deck, 16, CostsOf("h100-8x400g"), Few(1));
+  const std::vector<Fallback> all = FallbackLayouts(deck, 16, CostsOf("h100-8x400g"), FewLosses(1));
   ASSERT_TRUE(all[0].layout);
   EXPECT_EQ(LayoutName(all[0].layout->deck, all[0].ranks), all[0].layout->layout);
   EXPECT_THAT(AsDeck(*all[0].layout, deck), testing::HasSubstr("[parallel]\n"));
 }
 
 TEST(Fallback, AJobCannotLoseAllItsNodes) {
-  EXPECT_THROW(FallbackLayouts(ShortDeck(), 16, CostsOf("h100-8x400g"), Few(2)), InvariantError);
+  EXPECT_THROW(FallbackLayouts(ShortDeck(), 16, CostsOf("h100-8x400g"), FewLosses(2)), InvariantError);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ struct Bounds {
 };
 
 Bounds BoundsOf(const Deck& deck) {
-  const struct Layout layout = LayoutOf(deck);
+  const Layout layout = LayoutOf(deck);
   const Compilation c = Compile(deck, layout.Ranks(), Purpose::kTrain);
   Bounds bounds;
   for (int stage = 0; stage < layout.pp; ++stage) {
@@ -25,7 +25,7 @@ Bounds BoundsOf(const Deck& deck) {
     coordinate[Axis::kPp] = stage;
     bounds.peak = std::max(bounds.peak, MakeProgram(c, coordinate).arena_bytes);
   }
-  struct Layout one = layout;
+  Layout one = layout;
   one.micro = 1;
   const LayerProfile profile = ProfileLayers(deck, one, nullptr);
   const Split split = SplitLayers(deck, c.schedule.Chunks());
@@ -40,8 +40,8 @@ class Draw {
   explicit Draw(uint32_t seed) : random_(seed) {}
   int Of(std::initializer_list<int> values) { return values.begin()[random_() % values.size()]; }
 
-  struct Layout Random() {
-    struct Layout l;
+  Layout Random() {
+    Layout l;
     l.pp = Of({1, 1, 2, 3, 4});
     l.tp = Of({1, 2, 4});
     l.cp = Of({1, 1, 2});
@@ -96,7 +96,7 @@ TEST(MemoryBound, IsAtMostThePeakOfRandomDecks) {
   int compiled = 0;
   for (int i = 0; i < 2500 && compiled < 150; ++i) {
     Deck deck = RandomDeck(draw);
-    struct Layout layout = draw.Random();
+    Layout layout = draw.Random();
     if (deck.model.experts.count == 0) layout.ep = 1;
     SetLayout(deck, layout);
     if (!IsValid(deck, layout.Ranks())) continue;
@@ -113,7 +113,7 @@ TEST(MemoryBound, IsAtMostThePeakOfLongSequences) {
   int compiled = 0;
   for (int i = 0; i < 500 && compiled < 30; ++i) {
     Deck deck = ShortDeck({"model.layers=6"});
-    struct Layout layout = draw.Random();
+    Layout layout = draw.Random();
     layout.ep = 1;
     SetLayout(deck, layout);
     if (!IsValid(deck, layout.Ranks())) continue;

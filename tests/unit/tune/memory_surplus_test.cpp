@@ -15,7 +15,7 @@ int64_t ExpectedBytes(const Deck& deck, int ranks) {
   const FixedKeys fixed({}, deck);
   const Costs costs = CostsOf("h100-8x400g");
   const SearchContext context{deck, ranks, costs, costs, int64_t{1} << 40, fixed};
-  const struct Layout layout = LayoutOf(deck);
+  const Layout layout = LayoutOf(deck);
   Shared shared;
   Scorer scorer(context, {layout.tp, layout.cp, layout.context, layout.ep}, shared);
   Scored scored = scorer.Score(layout, {});

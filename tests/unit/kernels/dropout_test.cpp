@@ -63,7 +63,8 @@ TEST_P(Kernels, DropoutKeepsWhatIsDocumented) {
 // A shard's rows and columns are dropped as in the whole tensor.
 TEST_P(Kernels, DropoutOfAShardIsThatOfTheWhole) {
   constexpr int64_t kRows = 24, kWidth = 40;
-  const OwnedTensor x = Real({2, kRows, kWidth}), whole = DropoutCase(x, TokensFrom(2, kRows, 0, kRows), 0.4).Tested()[0];
+  const OwnedTensor x = Real({2, kRows, kWidth}),
+                    whole = DropoutCase(x, TokensFrom(2, kRows, 0, kRows), 0.4).Tested()[0];
   for (const auto& [row, column] : {std::pair<int64_t, int64_t>{0, 0}, {5, 8}, {11, 3}, {23, 39}}) {
     const int64_t rows = kRows - row, width = kWidth - column;
     OwnedTensor part(T(), {2, rows, width}, {0, row, column});

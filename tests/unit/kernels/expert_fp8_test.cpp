@@ -21,9 +21,9 @@ struct WeightSpec {
   bool transposed, rows;
 };
 constexpr WeightSpec kExpertWeights[] = {{"enk->enk,e", "nk->nk,y", false, false},
-                                   {"enk->ekn,e", "nk->kn,y", true, false},
-                                   {"enk->enk,en", "nk->nk,ny", false, true},
-                                   {"enk->ekn,ek", "nk->kn,ky", true, true}};
+                                         {"enk->ekn,e", "nk->kn,y", true, false},
+                                         {"enk->enk,en", "nk->nk,ny", false, true},
+                                         {"enk->ekn,ek", "nk->kn,ky", true, true}};
 
 Case WeightCase(const WeightSpec& spec, const OwnedTensor& w) {
   const int64_t experts = w.shape()[0], n = w.shape()[1], k = w.shape()[2];

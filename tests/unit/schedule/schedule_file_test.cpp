@@ -20,12 +20,12 @@ using ::testing::HasSubstr;
 
 // Schedule, chunks per stage.
 const std::vector<std::pair<ScheduleKind, int>> kWritten = {{ScheduleKind::k1F1B, 1},
-                                                          {ScheduleKind::kGPipe, 1},
-                                                          {ScheduleKind::kInterleaved, 3},
-                                                          {ScheduleKind::kZeroBubbleH1, 1},
-                                                          {ScheduleKind::kZeroBubbleInterleaved, 2},
-                                                          {ScheduleKind::kZeroBubbleV, 2},
-                                                          {ScheduleKind::kDualPipeV, 2}};
+                                                            {ScheduleKind::kGPipe, 1},
+                                                            {ScheduleKind::kInterleaved, 3},
+                                                            {ScheduleKind::kZeroBubbleH1, 1},
+                                                            {ScheduleKind::kZeroBubbleInterleaved, 2},
+                                                            {ScheduleKind::kZeroBubbleV, 2},
+                                                            {ScheduleKind::kDualPipeV, 2}};
 
 TEST(ScheduleFile, EveryScheduleComesBackWithItsTraits) {
   for (const auto& [kind, chunks] : kWritten)

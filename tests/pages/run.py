@@ -27,7 +27,7 @@ from support.share import share
 from update import updated
 
 LONGEST = 600  # seconds for the commands of one page
-FIRST = ["README.md", os.path.join("doc", "start.md")]  # in every share of the pages
+FIRST = ["README.md"]  # in every share of the pages
 RUN, INSTEAD, NOT_RUN = "run", "another runs instead", "not run"
 
 

@@ -185,6 +185,8 @@ std::vector<ClusterKey> Software() {
      "Share of the rate of dense matmuls of the same tiles that grouped ones reach; 0: as our kernels."},
     {"software", "exchange_tokens", FIELD(exchange_tokens), kOptional, Any(),
      "Ranks that share experts send a token only to the ranks of its experts, by an all-to-all."},
+    {"software", "fused_scales", FIELD(fused_scales), kOptional, Any(),
+     "Kernels find the largest element of what they make, so quantization to fp8 reads it once, not twice."},
     {"software", "loss_passes", FIELD(loss_passes), kOptional, Passes(),
      "Times that the loss passes over a rank's logits in fp32, forward and backward together; 0: as our kernels."},
     {"software", "memory_factor", FIELD(memory_factor), kOptional, Ratio(),

@@ -38,13 +38,10 @@ std::vector<Type> QuantizeInfer(const OpContext& c) {
           MakeType(einsum.outputs[1].back() == 'u' ? Dtype::kF8E8M0 : Dtype::kF32, shape(einsum.outputs[1]))};
 }
 
-/// x is read twice, the second time to round it. Rows with scales of their own are then in the caches, and so are
-/// blocks.
 double QuantizeBytes(const LocalOp& op, bool) {
   const QuantizeSpec spec = QuantizeSpecOf(op.op.attributes);
   if (spec.IsOfExpertRows()) return FilledShare(op.op.attributes) * (InputBytes(op, 0) + OutputBytes(op));
-  const bool once = spec.HasBlockScales() || (spec.HasRowScales() && !spec.IsTransposed());
-  return InputBytes(op, 0) * (once ? 1 : 2) + OutputBytes(op);
+  return InputBytes(op, 0) * (spec.ReadsTwice() ? 2 : 1) + OutputBytes(op);
 }
 
 }  // namespace

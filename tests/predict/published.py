@@ -1,12 +1,13 @@
 """Published step times against `espalier simulate`: rows of Megatron-LM on A100 clusters (Narayanan et al. 2021, tables
 1 and 2; Megatron-LM's README; Korthikanti et al. 2022, table 5), of Megatron-Core on H100s (README, 2024), of the zero
 bubble paper (Qi et al. 2023, table 4), of nanotron (its playbook, 2025), of torchtitan (its performance pages, 2024 and
-2025) and of Llama 3 405B (Llama Team 2024, table 4). Prints the error of each row.
+2025), of Llama 3 405B (Llama Team 2024, table 4), of llm.c (its scripts, 2024) and of LLMQ (its benchmarks, 2025).
+Prints the error of each row.
 
 Each software stack is a cluster file in tests/predict/published: what is known of its kernels, and one number,
-`efficiency`. For the stacks of 2020 to 2022 it is fitted. torchtitan's on H100s is fitted to one row, which does not
-count. All others have the mean of the fitted ones: nothing is fitted to their rows. Other keys of [software] come from
-the stack's sources or papers, and each says which.
+`efficiency`. For the stacks of 2020 to 2022 it is fitted. For torchtitan on H100s, llm.c, and LLMQ on RTX 4090 it is
+fitted to one row, which does not count. LLMQ on H100s has llm.c's; all others have the mean of the first three. Nothing
+is fitted to their rows. Other keys of [software] come from the stack's sources or papers, and each says which.
 
 Where the microbatch or the number of chunks is not published, a row has the fastest of those that were tried of 1, 2, 4
 and 8 sequences and 1 to 4 chunks; `published.py --choose` tries all. `published.py --zero3` prints the
@@ -182,16 +183,21 @@ LLAMAS = {  # layers, width, heads, heads of keys, width of the MLP, vocabulary,
     "405B": (126, 16384, 128, 8, 53248, 128256, False), "Llama 2 13B": (40, 5120, 40, 40, 13824, 32000, False),
     "Llama 2 70B": (80, 8192, 64, 8, 28672, 32000, False), "1.34B": (16, 2048, 32, 32, 8192, 131072, True),
     "3.57B": (28, 3072, 32, 32, 8192, 131072, True), "8.86B": (32, 4096, 32, 32, 14336, 131072, False),
-    "80B": (80, 8192, 64, 64, 28672, 131072, False)}
+    "80B": (80, 8192, 64, 64, 28672, 131072, False), "Qwen2.5 0.5B": (24, 896, 14, 2, 4864, 151936, True),
+    "Qwen2.5 1.5B": (28, 1536, 12, 2, 8960, 151936, True), "Qwen2.5 3B": (36, 2048, 16, 2, 11008, 151936, True),
+    "Qwen2.5 7B": (28, 3584, 28, 4, 18944, 152064, False)}
 
 
-def llama(stack, model, gpus, batch, length, keys, tokens=None, tflops=None, causal=False, note="", fits=False):
-    """A row by tokens/s or TFLOP/s of one GPU, where attention counts as a whole square or, causal, as half of it."""
+def llama(stack, model, gpus, batch, length, keys, tokens=None, tflops=None, causal=False, note="", fits=False,
+          seconds=None):
+    """A row by seconds, or by tokens/s or TFLOP/s of one GPU, where attention counts as a whole square or, causal, as
+    half of it."""
     layers, width, heads, kv_heads, ffn, vocabulary, tied = LLAMAS[model]
     parameters = layers * (width * width // heads * (2 * heads + 2 * kv_heads) + 3 * width * ffn) + vocabulary * width
     flops = 6 * parameters + (6 if causal else 12) * layers * width * length
     per_gpu = batch * length / gpus
-    seconds = per_gpu / tokens if tokens else per_gpu * flops / (tflops * 1e12)
+    if seconds is None:
+        seconds = per_gpu / tokens if tokens else per_gpu * flops / (tflops * 1e12)
     shape = [f"model.layers={layers}", f"model.dim={width}", f"model.heads={heads}", f"model.kv_heads={kv_heads}",
              f"model.ffn_dim={ffn}", f"model.vocab={vocabulary}", f"model.tie_embeddings={str(tied).lower()}",
              f"model.seq_len={length}", f"batch.global={batch}"]
@@ -226,6 +232,13 @@ def torchtitan_2024():
         rows.append(llama(stack_of(keys), "405B", 128, 32, 8192, degrees(16, 8, micro=2) + full + keys,
                           tokens=tokens, note=note))
     return rows
+
+
+def torchtitan_h200():
+    """8B with fp8 on nodes of H200s (Trainy, torchtitan's benchmarks, 2025), at step 100."""
+    keys = ['recompute.layers=["selective+qkv+mlp: every 2"]', "recompute.mode=selective", "precision.matmul=fp8"]
+    return [llama("torchtitan-h200", "8B", gpus, 2 * gpus, 8192, degrees(gpus, micro=2) + keys, tokens=tokens)
+            for gpus, tokens in ((32, 10938), (64, 10753))]
 
 
 def torchtitan_a100():
@@ -306,6 +319,45 @@ def llama3_2024():
             for gpus, batch, length, shard, cp, tflops, extra, note in (
                 (8192, 2048, 8192, 64, 1, 430, [], ""), (16384, 2048, 8192, 128, 1, 400, [], ""),
                 (16384, 128, 131072, 8, 16, 380, ["parallel.context=all_gather"], "131,072 tokens"))]
+
+
+def llm_c_2024():
+    """llm.c's scripts run_gpt2_*.sh: GPT-2 with the optimizer sharded over a node. The largest took 2.7 to 2.8 s."""
+    rows = []
+    for model, stack, layers, width, heads, batch, micro, seconds in (
+            ("124M", "llm-c-2024", 12, 768, 12, 512, 64, 0.30), ("350M", "llm-c-2024", 24, 1024, 16, 512, 64, 0.82),
+            ("774M", "llm-c-2024", 36, 1280, 20, 512, 32, 1.7), ("1558M", "llm-c-h100", 48, 1600, 25, 1024, 16, 2.75)):
+        keys = [f"model.layers={layers}", f"model.dim={width}", f"model.heads={heads}", f"model.ffn_dim={4 * width}",
+                "model.vocab=50304", "model.seq_len=1024", f"batch.global={batch}", "recompute.mode=none",
+                "parallel.reduce=step"]
+        gpu = "H100s" if stack == "llm-c-h100" else "A100s"
+        rows.append(Keyed(stack, f"{model} on 8 {gpu}", 8, "gpt2", keys + degrees(8, micro=micro), seconds,
+                          batch * layers, fits=model == "124M"))
+    return rows
+
+
+def llmq_2025():
+    """LLMQ's benchmarks on H100 and RTX 4090, means of steps 1 to 5 of half a million tokens. Left out are those that
+    recompute or move values to the host: 7B in fp8, 14B, and on RTX 4090 all larger than 1.5B."""
+    return [llama(stack, f"Qwen2.5 {model}", gpus, 512, 1024,
+                  degrees(gpus, micro=micro) + ["parallel.zero=1", "parallel.reduce=step", f"loss.chunks={chunks}"] +
+                  (["precision.matmul=fp8"] if "fp8" in note else []), seconds=seconds, note=note,
+                  fits=(model, gpus, note) == ("0.5B", 1, "bf16, RTX 4090"))
+            for stack, model, gpus, micro, chunks, note, seconds in (
+                ("llmq-2025", "0.5B", 1, 32, 1, "bf16", 3.501), ("llmq-2025", "1.5B", 1, 32, 1, "bf16", 8.856),
+                ("llmq-2025", "3B", 1, 16, 1, "bf16", 16.962), ("llmq-2025", "7B", 1, 4, 2, "bf16", 37.936),
+                ("llmq-2025", "0.5B", 8, 32, 1, "bf16", 0.451), ("llmq-2025", "1.5B", 8, 32, 4, "bf16", 1.146),
+                ("llmq-2025", "3B", 8, 16, 1, "bf16", 2.184), ("llmq-2025", "7B", 8, 8, 2, "bf16", 4.670),
+                ("llmq-2025", "0.5B", 1, 32, 1, "fp8", 3.184), ("llmq-2025", "1.5B", 1, 32, 1, "fp8", 7.187),
+                ("llmq-2025", "3B", 1, 16, 1, "fp8", 12.997), ("llmq-2025", "0.5B", 8, 64, 1, "fp8", 0.405),
+                ("llmq-2025", "1.5B", 8, 32, 1, "fp8", 0.929), ("llmq-2025", "3B", 8, 16, 1, "fp8", 1.674),
+                ("llmq-4090", "0.5B", 1, 16, 16, "bf16, RTX 4090", 13.156),
+                ("llmq-4090", "1.5B", 1, 4, 4, "bf16, RTX 4090", 37.266),
+                ("llmq-4090", "0.5B", 4, 16, 2, "bf16, RTX 4090", 3.387),
+                ("llmq-4090", "0.5B", 1, 16, 16, "fp8, RTX 4090", 11.006),
+                ("llmq-4090", "1.5B", 1, 4, 4, "fp8, RTX 4090", 25.785),
+                ("llmq-4090", "0.5B", 4, 16, 2, "fp8, RTX 4090", 2.887),
+                ("llmq-4090", "1.5B", 4, 8, 2, "fp8, RTX 4090", 7.284))]
 
 
 class Experts:
@@ -413,7 +465,8 @@ def report(checks, stack, rows, results, limits):
 
 STACKS = {"megatron-2020": megatron_2020, "megatron-2021": megatron_2021, "korthikanti-2022": korthikanti_2022,
           "zero-bubble-2023": zero_bubble_2023, "torchtitan-a100": torchtitan_a100, "megatron-2024": megatron_2024,
-          "nanotron-2025": nanotron_2025, "torchtitan-2024": torchtitan_2024, "llama3-2024": llama3_2024}
+          "nanotron-2025": nanotron_2025, "torchtitan-2024": torchtitan_2024, "llama3-2024": llama3_2024,
+          "torchtitan-h200": torchtitan_h200, "llm-c-2024": llm_c_2024, "llmq-2025": llmq_2025}
 
 
 def main():

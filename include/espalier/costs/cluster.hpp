@@ -149,6 +149,9 @@ struct Cluster {
   /// tokens; results come back likewise (dispatchers of Megatron-Core and DeepEP).
   bool exchange_tokens = false;
 
+  /// The kernel that makes a value finds its largest element, too, so quantization to fp8 reads the value once, not
+  /// twice (LLMQ).
+  bool fused_scales = false;
   /// Times that the loss passes over a rank's logits in fp32, forward and backward together; 0: as our kernels.
   double loss_passes = 0;
   /// Kernels of forward and backward that only pass over memory move so many times the bytes of ours.

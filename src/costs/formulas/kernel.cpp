@@ -22,6 +22,13 @@ double GroupedUs(const Cluster& cluster, MatmulShape shape) {
   return MatmulUs(cluster.compute, shape) / share;
 }
 
+/// What a quantization does not read again if other kernels have found the largest elements.
+double BytesOfScales(const Cluster& cluster, const LocalOp& op) {
+  if (!cluster.fused_scales || op.op.kind != OpKind::kQuantize || !QuantizeSpecOf(op.op.attributes).ReadsTwice())
+    return 0;
+  return double(SizeOf(op.dtype)) * double(Volume(op.inputs.at(0)));
+}
+
 /// The loss as many kernels over logits in fp32. With several ranks of a vocabulary it is three of our ops.
 double LossPassesUs(const Cluster& cluster, const LocalOp& op) {
   const bool counts = op.op.kind == OpKind::kCrossEntropy || op.op.kind == OpKind::kLogitsSum;
@@ -50,7 +57,7 @@ double AloneUs(const Cluster& cluster, const LocalOp& op, bool accumulate, const
   const Work::Bytes bytes = Define(op.op.kind).kernel.work.bytes;
   CHECK(bytes != nullptr, "{} has no formula of its time", op.op.kind);
   const double factor = op.op.frequency() == Frequency::kMicrobatch ? cluster.memory_factor : 1;
-  return MemoryUs(cluster.compute, factor * bytes(op, accumulate));
+  return MemoryUs(cluster.compute, factor * (bytes(op, accumulate) - BytesOfScales(cluster, op)));
 }
 
 double Launched(const Cluster& cluster, double us) {

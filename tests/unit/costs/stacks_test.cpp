@@ -212,6 +212,20 @@ TEST(StackCosts, BlockingMessagesDelayTheNextKernel) {
   EXPECT_EQ(programs.Us(cluster, sends), messages);
 }
 
+// Two bytes are read twice, or once, and one is written.
+TEST(StackCosts, QuantizationReadsOnceIfScalesAreFound) {
+  const Programs programs({"precision.matmul=fp8", "recompute.mode=none"});
+  Cluster cluster = Plain();
+  cluster.compute.kernel_us = cluster.compute.launch_us = 0;
+  cluster.compute.memory_share.clear();
+  const auto quantized = [](const Instruction&, const Op& op) { return op.kind == OpKind::kQuantize; };
+  const double twice = programs.Us(cluster, quantized), all = programs.Us(cluster, kEverything);
+  cluster.fused_scales = true;
+  const double once = programs.Us(cluster, quantized);
+  EXPECT_NEAR(once, twice * 3 / 5, 1e-3 * twice);
+  EXPECT_NEAR(programs.Us(cluster, kEverything), all - twice + once, 1e-6 * all);
+}
+
 // Four ranks share eight experts, two of which serve a token.
 TEST(StackCosts, TokensAreExchangedAmongRanksThatShareExperts) {
   const Programs programs(

@@ -51,9 +51,13 @@ QWEN_14B = ("inputs/qwen/qwen2.5-0.5b.toml", 1, RTX4090,
             ["parallel.dp_shard=1", "model.layers=48", "model.dim=5120", "model.heads=40", "model.kv_heads=8",
              "model.ffn_dim=13824", "model.vocab=152064", "model.tie_embeddings=false", "model.seq_len=2048",
              "batch.global=256", "batch.micro=16", "loss.chunks=0"])
+# As LLMQ trains it: sequences of 1,024, 32 at a time, blocks recomputed, everything on the host.
+LLMQ_14B = [*QWEN_14B[3], "model.seq_len=1024", "batch.global=512", "batch.micro=32", "loss.chunks=32",
+            "recompute.mode=full", *(f"offload.{key}=all" for key in [*STATES, "activations"])]
+LLMQ_CLUSTER = "tests/predict/published/llmq-4090.toml"
 MOST_ABOVE_COMPUTE = 0.15
-LLMQ_TOKENS_PER_S = 1300  # published for 14B in bf16 on this card
-LLMQ_WITHIN = 0.15
+LLMQ_TOKENS_PER_S = 1349  # published for 14B in bf16 on this card (benchmarks/4090x1.md)
+LLMQ_WITHIN = 0.1
 
 
 def plan(deck, ranks, cluster, keys):
@@ -135,10 +139,14 @@ def check_figures(checks):
     deck, ranks, cluster, keys = QWEN_14B
     made = plan(deck, ranks, cluster, [*keys, *EVERYTHING])
     rate = made["tokens_per_step"] / made["step_ms"] * 1e3
-    checks.that(made["offload"]["fits"] and abs(rate / LLMQ_TOKENS_PER_S - 1) <= LLMQ_WITHIN,
-                f"14B on an RTX 4090: {rate:.0f} tokens/s, {LLMQ_TOKENS_PER_S} published")
+    checks.that(made["offload"]["fits"], "14B on an RTX 4090 fits")
     checks.that(f"{rate / 1e3:.2f}k\ntokens/s in bf16 with `batch.micro=16`" in text,
                 "14B on an RTX 4090: the documentation has this rate")
+    made = plan(deck, ranks, LLMQ_CLUSTER, LLMQ_14B)
+    rate = made["tokens_per_step"] / made["step_ms"] * 1e3
+    checks.that(abs(rate / LLMQ_TOKENS_PER_S - 1) <= LLMQ_WITHIN,
+                f"14B on an RTX 4090 as LLMQ: {rate:.0f} tokens/s, {LLMQ_TOKENS_PER_S} published")
+    checks.that(f"{rate / 1e3:.2f}k for them" in text, "14B as LLMQ: the documentation has this rate")
 
 
 def main():

@@ -45,8 +45,8 @@ struct QuantizeSpec {
   bool IsOfExpertRows() const { return from == "ebsk"; }
   /// The weight of experts, of which each is quantized by itself.
   bool IsOfExpertWeights() const { return from == "enk"; }
-  /// Values are read from memory a second time, to be rounded. Rows with scales of their own are then in the caches, and
-  /// so are blocks.
+  /// Values are read from memory a second time, to be rounded. Rows with scales of their own are then in the caches,
+  /// and so are blocks.
   bool ReadsTwice() const { return !IsOfExpertRows() && !HasBlockScales() && (!HasRowScales() || IsTransposed()); }
 };
 

@@ -337,8 +337,8 @@ def llm_c_2024():
 
 
 def llmq_2025():
-    """LLMQ's benchmarks on H100 and RTX 4090, means of steps 1 to 5 of half a million tokens. Left out are those that
-    recompute or move values to the host: 7B in fp8, 14B, and on RTX 4090 all larger than 1.5B."""
+    """LLMQ's benchmarks on H100 and RTX 4090, means of steps 1 to 5 of half a million tokens. All others
+    recompute or move values to the host: 7B in fp8, 14B, and on RTX 4090 those above 1.5B and 1.5B in bf16 on four."""
     return [llama(stack, f"Qwen2.5 {model}", gpus, 512, 1024,
                   degrees(gpus, micro=micro) + ["parallel.zero=1", "parallel.reduce=step", f"loss.chunks={chunks}"] +
                   (["precision.matmul=fp8"] if "fp8" in note else []), seconds=seconds, note=note,

@@ -22,7 +22,7 @@ double GroupedUs(const Cluster& cluster, MatmulShape shape) {
   return MatmulUs(cluster.compute, shape) / share;
 }
 
-/// What a quantization does not read again if other kernels have found the largest elements.
+/// Bytes that a quantization does not read again, since other kernels have found the largest elements.
 double BytesOfScales(const Cluster& cluster, const LocalOp& op) {
   if (!cluster.fused_scales || op.op.kind != OpKind::kQuantize || !QuantizeSpecOf(op.op.attributes).ReadsTwice())
     return 0;

@@ -210,10 +210,12 @@ def degrees(shard=1, tp=1, pp=1, cp=1, micro=1):
             f"batch.micro={micro}"]
 
 
+# torchtitan's selective recomputation keeps the result of every second matmul, which is about this rule.
+SELECTIVE = ['recompute.layers=["selective+qkv+mlp: every 2"]', "recompute.mode=selective"]
+
+
 def torchtitan_2024():
-    """torchtitan's performance pages (2024, 2025): FSDP, a length of 8192, H100s with 96 GB of HBM2e and 500 W. Its
-    selective recomputation keeps the result of every second matmul, which is about this rule."""
-    selective = ['recompute.layers=["selective+qkv+mlp: every 2"]', "recompute.mode=selective"]
+    """torchtitan's performance pages (2024, 2025): FSDP, a length of 8192, H100s with 96 GB of HBM2e and 500 W."""
     full, fp8, hidden = ["recompute.mode=full"], ["precision.matmul=fp8"], ["overlap.tensor=true"]
     eager_tp, rows = ["overlap.tensor=false"], []
     def stack_of(keys):
@@ -221,7 +223,7 @@ def torchtitan_2024():
 
     for gpus, shard, plain, low in ((8, 8, 6667, 8532), (128, 128, 6514, 8380)):
         for tokens, keys, note in ((plain, [], "bf16"), (low, fp8, "fp8")):
-            rows.append(llama(stack_of(keys), "8B", gpus, 2 * gpus, 8192, degrees(shard, micro=2) + selective + keys,
+            rows.append(llama(stack_of(keys), "8B", gpus, 2 * gpus, 8192, degrees(shard, micro=2) + SELECTIVE + keys,
                               tokens=tokens, note=note, fits=gpus == 8 and not keys))
     for tokens, keys, note in ((597.3, eager_tp, "bf16"), (652.4, hidden, "bf16, async tp"),
                                (829, eager_tp + fp8, "fp8"), (876, hidden + fp8, "fp8, async tp")):
@@ -236,7 +238,7 @@ def torchtitan_2024():
 
 def torchtitan_h200():
     """8B with fp8 on nodes of H200s (Trainy, torchtitan's benchmarks, 2025), at step 100."""
-    keys = ['recompute.layers=["selective+qkv+mlp: every 2"]', "recompute.mode=selective", "precision.matmul=fp8"]
+    keys = SELECTIVE + ["precision.matmul=fp8"]
     return [llama("torchtitan-h200", "8B", gpus, 2 * gpus, 8192, degrees(gpus, micro=2) + keys, tokens=tokens)
             for gpus, tokens in ((32, 10938), (64, 10753))]
 
@@ -247,6 +249,12 @@ def torchtitan_a100():
     return [llama("torchtitan-a100", model, 64, 64 * micro, length, degrees(64, micro=micro) + keys, tokens=tokens)
             for model, length, micro, keys, tokens in (
                 ("70B", 8192, 1, full, 331), ("Llama 2 13B", 4096, 2, [], 2162), ("Llama 2 70B", 4096, 2, full, 353))]
+
+
+def gpt2(layers, width, heads):
+    """Keys of a GPT-2 that computes nothing again."""
+    return [f"model.layers={layers}", f"model.dim={width}", f"model.heads={heads}", f"model.ffn_dim={4 * width}",
+            "model.seq_len=1024", "recompute.mode=none"]
 
 
 def zero_bubble_2023():
@@ -264,10 +272,9 @@ def zero_bubble_2023():
         chunks = [0] + [1] * layers + [0]
         for count, *rates in counts:
             for rate, schedule, split in zip(rates, ("1f1b", "interleaved", "zb-h1"), (plain, chunks, plain)):
-                keys = [f"model.layers={layers}", f"model.dim={width}", f"model.heads={heads}",
-                        f"model.ffn_dim={4 * width}", "model.seq_len=1024", f"pipeline.schedule={schedule}",
-                        f"pipeline.split={split}", f"batch.global={count * micro}", "recompute.mode=none",
-                        "model.tie_embeddings=false", "model.vocab=32000", "overlap.interleave=false"]
+                keys = gpt2(layers, width, heads) + [
+                    f"pipeline.schedule={schedule}", f"pipeline.split={split}", f"batch.global={count * micro}",
+                    "model.tie_embeddings=false", "model.vocab=32000", "overlap.interleave=false"]
                 if schedule == "interleaved":
                     keys.append(f"pipeline.chunks={len(chunks) // gpus}")
                 name = f"{layers} x {width} on {gpus}, {schedule}, {count}"
@@ -323,41 +330,35 @@ def llama3_2024():
 
 def llm_c_2024():
     """llm.c's scripts run_gpt2_*.sh: GPT-2 with the optimizer sharded over a node. The largest took 2.7 to 2.8 s."""
-    rows = []
-    for model, stack, layers, width, heads, batch, micro, seconds in (
-            ("124M", "llm-c-2024", 12, 768, 12, 512, 64, 0.30), ("350M", "llm-c-2024", 24, 1024, 16, 512, 64, 0.82),
-            ("774M", "llm-c-2024", 36, 1280, 20, 512, 32, 1.7), ("1558M", "llm-c-h100", 48, 1600, 25, 1024, 16, 2.75)):
-        keys = [f"model.layers={layers}", f"model.dim={width}", f"model.heads={heads}", f"model.ffn_dim={4 * width}",
-                "model.vocab=50304", "model.seq_len=1024", f"batch.global={batch}", "recompute.mode=none",
-                "parallel.reduce=step"]
-        gpu = "H100s" if stack == "llm-c-h100" else "A100s"
-        rows.append(Keyed(stack, f"{model} on 8 {gpu}", 8, "gpt2", keys + degrees(8, micro=micro), seconds,
-                          batch * layers, fits=model == "124M"))
-    return rows
+    return [Keyed(stack, f"{model} on 8 {gpus}", 8, "gpt2", gpt2(layers, width, heads) + degrees(8, micro=micro) +
+                  ["model.vocab=50304", f"batch.global={batch}", "parallel.reduce=step"], seconds, batch * layers,
+                  fits=model == "124M")
+            for model, stack, gpus, layers, width, heads, batch, micro, seconds in (
+                ("124M", "llm-c-2024", "A100s", 12, 768, 12, 512, 64, 0.30),
+                ("350M", "llm-c-2024", "A100s", 24, 1024, 16, 512, 64, 0.82),
+                ("774M", "llm-c-2024", "A100s", 36, 1280, 20, 512, 32, 1.7),
+                ("1558M", "llm-c-h100", "H100s", 48, 1600, 25, 1024, 16, 2.75))]
 
 
 def llmq_2025():
-    """LLMQ's benchmarks on H100 and RTX 4090, means of steps 1 to 5 of half a million tokens. All others
-    recompute or move values to the host: 7B in fp8, 14B, and on RTX 4090 those above 1.5B and 1.5B in bf16 on four."""
+    """LLMQ's benchmarks on H100 and RTX 4090, means of steps 1 to 5 of half a million tokens. All others recompute
+    or move values to the host: 7B in fp8, 14B, and on RTX 4090 those above 1.5B and 1.5B in bf16 on four."""
+    runs = {  # model, GPUs, sequences of a microbatch, chunks of the loss, matmuls, seconds
+        ("llmq-2025", ""): (
+            ("0.5B", 1, 32, 1, "bf16", 3.501), ("1.5B", 1, 32, 1, "bf16", 8.856), ("3B", 1, 16, 1, "bf16", 16.962),
+            ("7B", 1, 4, 2, "bf16", 37.936), ("0.5B", 8, 32, 1, "bf16", 0.451), ("1.5B", 8, 32, 4, "bf16", 1.146),
+            ("3B", 8, 16, 1, "bf16", 2.184), ("7B", 8, 8, 2, "bf16", 4.670), ("0.5B", 1, 32, 1, "fp8", 3.184),
+            ("1.5B", 1, 32, 1, "fp8", 7.187), ("3B", 1, 16, 1, "fp8", 12.997), ("0.5B", 8, 64, 1, "fp8", 0.405),
+            ("1.5B", 8, 32, 1, "fp8", 0.929), ("3B", 8, 16, 1, "fp8", 1.674)),
+        ("llmq-4090", ", RTX 4090"): (
+            ("0.5B", 1, 16, 16, "bf16", 13.156), ("1.5B", 1, 4, 4, "bf16", 37.266), ("0.5B", 4, 16, 2, "bf16", 3.387),
+            ("0.5B", 1, 16, 16, "fp8", 11.006), ("1.5B", 1, 4, 4, "fp8", 25.785), ("0.5B", 4, 16, 2, "fp8", 2.887),
+            ("1.5B", 4, 8, 2, "fp8", 7.284))}
     return [llama(stack, f"Qwen2.5 {model}", gpus, 512, 1024,
                   degrees(gpus, micro=micro) + ["parallel.zero=1", "parallel.reduce=step", f"loss.chunks={chunks}"] +
-                  (["precision.matmul=fp8"] if "fp8" in note else []), seconds=seconds, note=note,
-                  fits=(model, gpus, note) == ("0.5B", 1, "bf16, RTX 4090"))
-            for stack, model, gpus, micro, chunks, note, seconds in (
-                ("llmq-2025", "0.5B", 1, 32, 1, "bf16", 3.501), ("llmq-2025", "1.5B", 1, 32, 1, "bf16", 8.856),
-                ("llmq-2025", "3B", 1, 16, 1, "bf16", 16.962), ("llmq-2025", "7B", 1, 4, 2, "bf16", 37.936),
-                ("llmq-2025", "0.5B", 8, 32, 1, "bf16", 0.451), ("llmq-2025", "1.5B", 8, 32, 4, "bf16", 1.146),
-                ("llmq-2025", "3B", 8, 16, 1, "bf16", 2.184), ("llmq-2025", "7B", 8, 8, 2, "bf16", 4.670),
-                ("llmq-2025", "0.5B", 1, 32, 1, "fp8", 3.184), ("llmq-2025", "1.5B", 1, 32, 1, "fp8", 7.187),
-                ("llmq-2025", "3B", 1, 16, 1, "fp8", 12.997), ("llmq-2025", "0.5B", 8, 64, 1, "fp8", 0.405),
-                ("llmq-2025", "1.5B", 8, 32, 1, "fp8", 0.929), ("llmq-2025", "3B", 8, 16, 1, "fp8", 1.674),
-                ("llmq-4090", "0.5B", 1, 16, 16, "bf16, RTX 4090", 13.156),
-                ("llmq-4090", "1.5B", 1, 4, 4, "bf16, RTX 4090", 37.266),
-                ("llmq-4090", "0.5B", 4, 16, 2, "bf16, RTX 4090", 3.387),
-                ("llmq-4090", "0.5B", 1, 16, 16, "fp8, RTX 4090", 11.006),
-                ("llmq-4090", "1.5B", 1, 4, 4, "fp8, RTX 4090", 25.785),
-                ("llmq-4090", "0.5B", 4, 16, 2, "fp8, RTX 4090", 2.887),
-                ("llmq-4090", "1.5B", 4, 8, 2, "fp8, RTX 4090", 7.284))]
+                  (["precision.matmul=fp8"] if matmuls == "fp8" else []), seconds=seconds, note=matmuls + card,
+                  fits=(stack, model, gpus, matmuls) == ("llmq-4090", "0.5B", 1, "bf16"))
+            for (stack, card), rows in runs.items() for model, gpus, micro, chunks, matmuls, seconds in rows]
 
 
 class Experts:
